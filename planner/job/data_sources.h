@@ -1,8 +1,10 @@
-// Reads and writes data.sources, the one list of sections in a job.
+// Reads and writes data.sources, the one list of sections in a job, and
+// evaluation.sets, whose sets may be such sections.
 
 #ifndef MILLRACE_PLANNER_JOB_DATA_SOURCES_H_
 #define MILLRACE_PLANNER_JOB_DATA_SOURCES_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,8 +23,13 @@ struct SourceProblem {
 std::vector<DataSourceSpec> ReadDataSources(
     const YamlTree& tree, std::vector<SourceProblem>* problems);
 
+// Likewise. A set that is a list of globs becomes a source of format "text".
+std::map<std::string, DataSourceSpec> ReadDataSets(
+    const YamlTree& tree, std::vector<SourceProblem>* problems);
+
 // As one line of YAML.
 std::string DataSourcesToYaml(const std::vector<DataSourceSpec>& sources);
+std::string DataSetsToYaml(const std::map<std::string, DataSourceSpec>& sets);
 
 }  // namespace millrace
 

@@ -20,8 +20,17 @@ namespace millrace {
 struct DataSourceSpec {
   std::vector<std::string> files;  // Globs; of indexed data as DataSpec's.
   std::string format = "auto";     // "text", "jsonl", "parquet" or "indexed".
-  std::string column = "text";     // Of records: what is trained on.
-  double weight = 1;               // Share of samples, beside the others' sum.
+  // What a record is: "text", trained wholly, "chat" or "preference".
+  std::string kind = "text";
+  std::string train_on = "assistant";  // Of chat; or "completion" or "all".
+  // Of records: the text. Of chat the messages, or empty: they have the usual
+  // names.
+  std::string column = "text";
+  double weight = 1;  // Share of samples, beside the others' sum.
+  bool is_chat() const { return kind == "chat"; }
+  bool is_preference() const { return kind == "preference"; }
+  // Whether records become samples with trained and untrained tokens.
+  bool has_samples() const { return is_chat() || is_preference(); }
   friend bool operator==(const DataSourceSpec&,
                          const DataSourceSpec&) = default;
 };
@@ -37,6 +46,11 @@ struct DataSpec {
   double validation_fraction = 0.01;
   int64_t max_bytes = 0;        // Of text read; 0: all of it.
   int64_t broken_records = 10;  // More of them stop the job.
+  // Of chat sources:
+  std::string chat_template;  // A file; empty: what the tokenizer brings.
+  std::string chat_date;      // "2026-11-23", for templates; empty: none.
+  bool packing = true;        // Several samples share a sequence.
+  std::string long_samples = "cut";  // Longer than a sequence: "cut", "drop".
   std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
@@ -143,8 +157,8 @@ struct GoodputSpec {
 struct EvaluationSpec {
   int64_t interval_steps = 0;  // 0: never while training.
   int64_t max_sequences = 0;   // Of each set; 0: all of it.
-  // Globs of UTF-8 text files, or .bin paths, by the set's name.
-  std::map<std::string, std::vector<std::string>> sets;
+  // By the set's name. Those of format "text" may hold .bin paths instead.
+  std::map<std::string, DataSourceSpec> sets;
   friend bool operator==(const EvaluationSpec&,
                          const EvaluationSpec&) = default;
 };

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/civil_time.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
@@ -101,9 +102,14 @@ class JobReader {
   void ReadKey(const JobKey& key, const YamlTree& entry) {
     // On failure the field keeps a default: the error ends the job anyway.
     if (SetFromTree(key, entry, &job_)) return;
-    if (key.path == absl::string_view("data.sources")) {
+    const absl::string_view path = key.path;
+    if (path == "data.sources" || path == "evaluation.sets") {
       std::vector<SourceProblem> problems;
-      ReadDataSources(entry, &problems);
+      if (path == "data.sources") {
+        ReadDataSources(entry, &problems);
+      } else {
+        ReadDataSets(entry, &problems);
+      }
       for (const SourceProblem& problem : problems) {
         Error(problem.line, problem.path, problem.what);
       }
@@ -304,6 +310,8 @@ class JobReader {
     }
     CheckOneSource();
     CheckFrom();
+    CheckChat();
+    CheckObjective();
     CheckGoodput();
     CheckEvaluation();
     CheckMetrics();
@@ -354,6 +362,62 @@ class JobReader {
                job_.data.tokenizer == "auto") {
       // Ids of any other would mean nothing to its weights.
       job_.data.tokenizer = job_.model_from;
+    }
+  }
+
+  void CheckChat() {
+    std::vector<DataSourceSpec> sources = job_.data.sources;
+    for (const auto& [name, set] : job_.evaluation.sets) sources.push_back(set);
+    if (std::ranges::any_of(sources, &DataSourceSpec::has_samples) &&
+        job_.data.tokenizer == "auto") {
+      Error(LineOf("data.tokenizer"), "data.tokenizer",
+            "missing where records are chat or preference: their template and "
+            "its tokens "
+            "are a model's own; name its folder, or its tokenizer.json");
+    }
+    if (std::ranges::any_of(sources, &DataSourceSpec::has_samples) &&
+        job_.data.packing && job_.model.learned_positions > 0) {
+      Error(LineOf("data.packing"), "data.packing",
+            "expected false where the model has learned positions: packed "
+            "samples would not begin at the first one");
+    }
+    absl::CivilDay day;
+    if (!job_.data.chat_date.empty() &&
+        !absl::ParseCivilTime(job_.data.chat_date, &day)) {
+      Error(LineOf("data.chat_date"), "data.chat_date",
+            absl::StrCat("expected a date such as 2026-11-23, found '",
+                         job_.data.chat_date, "'"));
+    }
+  }
+
+  // Sources of pairs, and nothing else, are what dpo trains.
+  void CheckObjective() {
+    const char* const key = "training.objective";
+    const std::vector<DataSourceSpec>& sources = job_.data.sources;
+    if (job_.training.trains_preferences()) {
+      if (sources.empty() ||
+          !std::ranges::all_of(sources, &DataSourceSpec::is_preference)) {
+        Error(LineOf(key), key,
+              "dpo trains pairs of answers: expected every source in "
+              "data.sources with kind: preference, and no other data");
+      }
+      if (job_.model.learned_positions > 0) {
+        Error(LineOf(key), key,
+              "dpo puts both answers of a pair into one sequence, so the "
+              "second would not begin at the first learned position; expected "
+              "a model with rotary positions");
+      }
+      return;
+    }
+    const bool has_pairs =
+        std::ranges::any_of(sources, &DataSourceSpec::is_preference) ||
+        std::ranges::any_of(job_.evaluation.sets, [](const auto& set) {
+          return set.second.is_preference();
+        });
+    if (has_pairs) {
+      Error(LineOf(key), key,
+            "expected dpo where a source or set has kind: preference, found "
+            "cross_entropy");
     }
   }
 

@@ -79,11 +79,12 @@ struct ExpectedText {
     return "a list of texts";
   }
   std::string operator()(std::vector<DataSourceSpec>*) const {
-    return "a list of sections with path or files, format, column and weight";
+    return "a list of sections with path or files, format, kind, train_on, "
+           "column and weight";
   }
-  std::string operator()(
-      std::map<std::string, std::vector<std::string>>*) const {
-    return "lists of texts by names of letters, digits, '_' and '-'";
+  std::string operator()(std::map<std::string, DataSourceSpec>*) const {
+    return "lists of texts, or sources, by names of letters, digits, '_' and "
+           "'-'";
   }
   std::string operator()(double*) const {
     return absl::StrCat("a number", DescribeRange(key.range, kNoLimit));
@@ -133,15 +134,8 @@ struct KeyValueText {
     return DataSourcesToYaml(*value);
   }
   std::string operator()(
-      const std::map<std::string, std::vector<std::string>>* value) const {
-    return absl::StrCat(
-        "{",
-        absl::StrJoin(*value, ", ",
-                      [this](std::string* out, const auto& item) {
-                        absl::StrAppend(out, QuoteYaml(item.first), ": ",
-                                        (*this)(&item.second));
-                      }),
-        "}");
+      const std::map<std::string, DataSourceSpec>* value) const {
+    return DataSetsToYaml(*value);
   }
   std::string operator()(const double* value) const {
     return NumberToText(*value);

@@ -157,7 +157,12 @@ const JobKey kJobKeys[] = {
      .doc = "A mixture (docs/data.md): each source has the globs `files`, or "
             "one `path`; a `format` of text, jsonl, parquet or indexed, or "
             "auto, which goes by the files' names; the `column` with the text "
-            "(text); and the `weight` of its samples beside the others' (1)."},
+            "(text); and the `weight` of its samples beside the others' (1). "
+            "With `kind` chat instead of text, its records are conversations, "
+            "or prompts with completions (docs/tuning.md), which `train_on` "
+            "assistant trains in all that the assistant says, completion in "
+            "the last answer alone, and all wholly. With `kind` preference "
+            "they are pairs of answers, for training.objective dpo."},
     {KEY(data.tokenizer),
      .doc = "auto trains a SentencePiece BPE tokenizer on text, or takes that "
             "in the folder of model.from; else the path "
@@ -177,6 +182,20 @@ const JobKey kJobKeys[] = {
          "Records that may be broken. They are left out and counted, and the "
          "first one is named; one more stops the job.",
      .range = {0, kMaximumInteger}},
+    {KEY(data.chat_template),
+     .doc = "The file with the Jinja template of chat sources. Empty: "
+            "chat_template.jinja, or chat_template of tokenizer_config.json, "
+            "beside the tokenizer."},
+    {KEY(data.chat_date),
+     .doc = "The date that chat templates see, such as 2026-11-23. Empty: "
+            "none, so that those which can do without take their own."},
+    {KEY(data.packing),
+     .doc = "Whether chat samples share sequences, each attending to itself "
+            "alone. false: one sample a sequence."},
+    {KEY(data.long_samples),
+     .doc = "Chat samples longer than a sequence: cut keeps their beginning, "
+            "drop leaves them out. Both are counted.",
+     .choices = "cut|drop"},
     {KEY(data.cache_directory),
      .doc = "Where trained tokenizer and tokens are kept. Empty: "
             "$XDG_CACHE_HOME/millrace, or ~/.cache/millrace."},
@@ -406,10 +425,10 @@ const JobKey kJobKeys[] = {
             "same ones each time; 0: all of it.",
      .range = {0, kMaximumInteger}},
     {KEY(evaluation.sets),
-     .doc = "Held-out text, each set under its name (docs/evaluation.md): "
+     .doc = "Held-out data, each set under its name (docs/evaluation.md): "
             "globs of UTF-8 text files, or paths of .bin files of the indexed "
-            "format. Layout and micro-batch do not change which samples are "
-            "read."},
+            "format, or a source as in data.sources, without a weight. Layout "
+            "and micro-batch do not change which samples are read."},
 
     {KEY(metrics.tensorboard),
      .doc = "true: event files in tensorboard/ of the run directory "

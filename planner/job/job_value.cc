@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -30,12 +29,6 @@ bool ParseBytes(absl::string_view text, int64_t* bytes) {
   if (!size.ok() || size->value >= 9e15) return false;
   *bytes = std::llround(size->value);
   return true;
-}
-
-bool IsName(absl::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '_' || c == '-';
-  });
 }
 
 bool IsInRange(const JobKey& key, double value) {
@@ -84,19 +77,10 @@ struct FieldReader {
     *value = ReadDataSources(tree, &problems);
     return problems.empty();
   }
-  bool operator()(
-      std::map<std::string, std::vector<std::string>>* value) const {
-    value->clear();
-    if (tree.kind == YamlTree::Kind::kNull) return true;
-    if (tree.kind != YamlTree::Kind::kMap) return false;
-    for (const YamlTree& item : tree.children) {
-      std::vector<std::string> texts;
-      if (!FieldReader{key, item}(&texts) || texts.empty() ||
-          !IsName(item.key) || !value->emplace(item.key, texts).second) {
-        return false;
-      }
-    }
-    return true;
+  bool operator()(std::map<std::string, DataSourceSpec>* value) const {
+    std::vector<SourceProblem> problems;
+    *value = ReadDataSets(tree, &problems);
+    return problems.empty();
   }
   bool operator()(double* value) const {
     return IsScalar() && absl::SimpleAtod(tree.scalar, value) &&

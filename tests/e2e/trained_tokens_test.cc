@@ -180,7 +180,7 @@ TEST(TrainedTokensTest, PackedEqualsUnpacked) {
                                .sequence_length = job.model.sequence_length,
                                .packs = packs});
       CHECK(batches.ok()) << batches.status();
-      CHECK((*batches)->num_sequences(DataSplit::kTraining) == global_batch);
+      CHECK((*batches)->num_samples(DataSplit::kTraining) == global_batch);
       return *std::move(batches);
     });
   };

@@ -63,7 +63,8 @@ absl::StatusOr<std::string> TemplateIn(const Json& config,
 
 }  // namespace
 
-absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& folder) {
+absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& folder,
+                                        const std::string& template_path) {
   const std::string config_path = folder + "/tokenizer_config.json";
   ASSIGN_OR_RETURN(const Json config, ReadObject(config_path));
   ASSIGN_OR_RETURN(const Json tokens,
@@ -71,9 +72,10 @@ absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& folder) {
   ChatFiles files;
   AddSpecialTokens(config, &files.variables);
   AddSpecialTokens(tokens, &files.variables);
-  std::string name = folder + "/chat_template.jinja";
+  std::string name =
+      template_path.empty() ? folder + "/chat_template.jinja" : template_path;
   std::string source;
-  if (FileExists(name)) {
+  if (!template_path.empty() || FileExists(name)) {
     ASSIGN_OR_RETURN(source, ReadFile(name));
   } else {
     name = config_path + ", chat_template";

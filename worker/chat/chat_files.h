@@ -21,11 +21,13 @@ struct ChatFiles {
   std::string content;
 };
 
-// Reads chat_template.jinja, else chat_template of tokenizer_config.json: a
-// text, or a list of named ones of which `default` is taken.
-// special_tokens_map.json gives tokens that tokenizer_config.json does not.
-// InvalidArgument names the file and its key.
-absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& folder);
+// Reads the template `template_path`; if that is empty, chat_template.jinja,
+// else chat_template of tokenizer_config.json: a text, or a list of named ones
+// of which `default` is taken. special_tokens_map.json gives tokens that
+// tokenizer_config.json does not. InvalidArgument or NotFound name the file and
+// its key.
+absl::StatusOr<ChatFiles> ReadChatFiles(const std::string& folder,
+                                        const std::string& template_path = "");
 
 }  // namespace millrace
 

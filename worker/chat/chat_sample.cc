@@ -20,7 +20,8 @@ struct Conversation {
 absl::Status CheckMessages(const Json& messages, const std::string& key) {
   if (!messages.is_array() || messages.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        key, ": expected a list of messages, found ", messages.type_name()));
+        key, ": expected a list of messages, found ",
+        messages.is_array() ? "an empty one" : messages.type_name()));
   }
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].is_object() || !messages[i].contains("role") ||
@@ -242,9 +243,9 @@ absl::StatusOr<RenderedChat> RenderTrained(const nlohmann::ordered_json& record,
   }
   if (options.chat_template == nullptr) {
     return absl::InvalidArgumentError(
-        "messages need a chat template, and the tokenizer has none: put "
-        "chat_template.jinja, or chat_template in tokenizer_config.json, "
-        "beside tokenizer.json");
+        "messages need a chat template, and the tokenizer has none: name one "
+        "in data.chat_template, or put chat_template.jinja beside "
+        "tokenizer.json");
   }
   ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record));
   const Json& messages = conversation.messages;

@@ -60,6 +60,9 @@ class SampleSource {
   // BatchSource::Fill().
   virtual absl::Status ReadSample(DataSplit split, int64_t number,
                                   const BatchPointers& out) = 0;
+  // How many of its targets are trained.
+  virtual absl::StatusOr<int64_t> NumTrained(DataSplit split,
+                                             int64_t number) const = 0;
 };
 
 // Pairs of a chosen and a rejected answer, and what the reference says of them:
@@ -113,6 +116,13 @@ class BatchSource {
 
   // The sources of pairs among what it reads; borrowed.
   virtual std::vector<PairSource*> PairSources() { return {}; }
+};
+
+// The data of one source, which a job reads alone or as a part of a mixture.
+class SampleDataset : public BatchSource, public SampleSource {
+ public:
+  // What became of the records' samples, for people; empty: nothing to say.
+  virtual std::string Describe() const { return ""; }
 };
 
 }  // namespace millrace

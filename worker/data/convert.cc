@@ -17,6 +17,7 @@
 #include "worker/data/converted_shard.h"
 #include "worker/data/encode_records.h"
 #include "worker/data/hasher.h"
+#include "worker/data/sample_batches.h"
 
 namespace millrace {
 namespace {
@@ -72,11 +73,13 @@ absl::StatusOr<ShardPlan> PlanShards(const DataSource& source,
 // What a process that was killed left of a shard whose lock is now held.
 void RemoveLeftOvers(const std::string& prefix) {
   const std::filesystem::path path(prefix);
-  const std::string begin = absl::StrCat(path.filename().string(), ".bin.tmp.");
+  const std::string name = path.filename().string();
   std::error_code error;
   for (const auto& entry :
        std::filesystem::directory_iterator(path.parent_path(), error)) {
-    if (absl::StartsWith(entry.path().filename().string(), begin)) {
+    const std::string found = entry.path().filename().string();
+    if (absl::StartsWith(found, name + ".bin.tmp.") ||
+        absl::StartsWith(found, TrainedPrefix(name) + ".bin.tmp.")) {
       std::filesystem::remove(entry.path(), error);
     }
   }
@@ -96,6 +99,10 @@ void AddShard(const std::string& prefix, const ConvertedShard& shard,
   total->num_tokens += shard.num_tokens;
   total->num_documents += shard.num_documents;
   total->num_empty += shard.num_empty;
+  if (shard.num_trained_tokens.has_value()) {
+    total->num_trained_tokens =
+        total->num_trained_tokens.value_or(0) + *shard.num_trained_tokens;
+  }
   AddSkips(shard.skips, &total->skips);
   if (total->broken.count == 0) {
     total->broken = shard.broken;
@@ -128,12 +135,24 @@ absl::Status NothingUsable(const DataSource& source,
       is_text ? "" : "; name others, or remove the source"));
 }
 
+absl::Status NothingTrained(const DataSource& source,
+                            const Converted& converted) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      source.key, ": 0 trained tokens in ", converted.num_documents,
+      " samples of ", source.name, ", with train_on: ", source.train_on,
+      source.train_on == "completion"
+          ? "; conversations that end with another role than assistant train "
+            "nothing then: take assistant, or mend the data"
+          : "; no record has a message of the role assistant: mend the roles, "
+            "or take train_on: all"));
+}
+
 // Converts those shards of a source that nobody else converts.
 class Converter {
  public:
-  Converter(const DataSource& source, const Tokenizer& tokenizer,
+  Converter(const DataSource& source, const RecordEncoder& encoder,
             const ConvertOptions& options)
-      : source_(source), tokenizer_(tokenizer), options_(options) {}
+      : source_(source), encoder_(encoder), options_(options) {}
 
   absl::StatusOr<Converted> Run() {
     RETURN_IF_ERROR(MakeDirectories(options_.folder));
@@ -166,6 +185,7 @@ class Converter {
     }
     total.fingerprint = hasher.Digest();
     if (total.num_documents == 0) return NothingUsable(source_, total);
+    if (total.num_trained_tokens == 0) return NothingTrained(source_, total);
     total.num_shards_made = num_made_;
     RETURN_IF_ERROR(WriteShared(options_.folder, SummaryPath(options_.folder),
                                 ConvertedToText(total)));
@@ -208,10 +228,9 @@ class Converter {
     RemoveLeftOvers(prefix);
     ++num_made_;
     ASSIGN_OR_RETURN(ConvertedShard converted,
-                     EncodeRecords(shard.parts, tokenizer_,
+                     EncodeRecords(shard.parts, encoder_,
                                    {.prefix = prefix,
                                     .source_key = source_.key,
-                                    .column = source_.column,
                                     .vocab_size = options_.vocab_size,
                                     .num_threads = options_.num_threads,
                                     .num_broken_before = num_broken_,
@@ -234,7 +253,7 @@ class Converter {
   }
 
   const DataSource& source_;
-  const Tokenizer& tokenizer_;
+  const RecordEncoder& encoder_;
   const ConvertOptions& options_;
   int64_t done_bytes_ = 0;
   int64_t num_broken_ = 0;
@@ -285,9 +304,9 @@ absl::StatusOr<Converted> LoadConverted(const std::string& folder) {
 }
 
 absl::StatusOr<Converted> ConvertSource(const DataSource& source,
-                                        const Tokenizer& tokenizer,
+                                        const RecordEncoder& encoder,
                                         const ConvertOptions& options) {
-  return Converter(source, tokenizer, options).Run();
+  return Converter(source, encoder, options).Run();
 }
 
 }  // namespace millrace

@@ -11,14 +11,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/data/record_encoder.h"
 #include "worker/data/sources.h"
-#include "worker/data/tokenizer.h"
 
 namespace millrace {
 
@@ -55,7 +56,9 @@ struct Converted {
   uint64_t fingerprint = 0;  // Over all ids.
   TextSkips skips;           // As they were when the files were encoded.
   BrokenRecords broken;
-  int64_t num_empty = 0;        // Records with an empty text, left out.
+  int64_t num_empty = 0;  // Records with an empty text, left out.
+  // Where samples say which of their tokens are trained; else all are.
+  std::optional<int64_t> num_trained_tokens;
   int64_t num_shards_made = 0;  // By this call; others were there.
 };
 
@@ -68,9 +71,9 @@ absl::Status WriteShared(const std::string& folder, const std::string& path,
 absl::StatusOr<Converted> LoadConverted(const std::string& folder);
 
 // InvalidArgument names the source and what to change: no record in it, too
-// many broken ones. DataLoss names a damaged file.
+// many broken ones, no trained token. DataLoss names a damaged file.
 absl::StatusOr<Converted> ConvertSource(const DataSource& source,
-                                        const Tokenizer& tokenizer,
+                                        const RecordEncoder& encoder,
                                         const ConvertOptions& options);
 
 }  // namespace millrace

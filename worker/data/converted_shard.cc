@@ -1,12 +1,14 @@
 #include "worker/data/converted_shard.h"
 
 #include <filesystem>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/data/sample_batches.h"
 
 namespace millrace {
 namespace {
@@ -51,12 +53,16 @@ BrokenRecords BrokenFromJson(const Json& json) {
 // The counts that a shard and a whole source have in common.
 template <typename Summary>
 Json CountsToJson(const Summary& summary) {
-  return {{"num_tokens", summary.num_tokens},
-          {"num_documents", summary.num_documents},
-          {"num_empty", summary.num_empty},
-          {"fingerprint", summary.fingerprint},
-          {"skipped", SkipsToJson(summary.skips)},
-          {"broken", BrokenToJson(summary.broken)}};
+  Json json = {{"num_tokens", summary.num_tokens},
+               {"num_documents", summary.num_documents},
+               {"num_empty", summary.num_empty},
+               {"fingerprint", summary.fingerprint},
+               {"skipped", SkipsToJson(summary.skips)},
+               {"broken", BrokenToJson(summary.broken)}};
+  if (summary.num_trained_tokens.has_value()) {
+    json["num_trained_tokens"] = *summary.num_trained_tokens;
+  }
+  return json;
 }
 
 template <typename Summary>
@@ -67,6 +73,9 @@ void CountsFromJson(const Json& json, Summary* summary) {
   json.at("fingerprint").get_to(summary->fingerprint);
   summary->skips = SkipsFromJson(json.at("skipped"));
   summary->broken = BrokenFromJson(json.at("broken"));
+  if (json.contains("num_trained_tokens")) {
+    summary->num_trained_tokens = json["num_trained_tokens"].get<int64_t>();
+  }
 }
 
 absl::StatusOr<Json> ParseSummary(const std::string& path,
@@ -93,10 +102,16 @@ absl::StatusOr<ConvertedShard> LoadShard(const std::string& prefix) {
   } catch (const Json::exception& error) {
     return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
   }
-  ASSIGN_OR_RETURN(const IndexedDataset tokens, IndexedDataset::Open(prefix));
-  if (tokens.num_tokens() != shard.num_tokens) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": does not fit the files beside it"));
+  std::vector<std::string> files = {prefix};
+  if (shard.num_trained_tokens.has_value()) {
+    files.push_back(TrainedPrefix(prefix));
+  }
+  for (const std::string& file : files) {
+    ASSIGN_OR_RETURN(const IndexedDataset tokens, IndexedDataset::Open(file));
+    if (tokens.num_tokens() != shard.num_tokens) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": does not fit the files beside it"));
+    }
   }
   return shard;
 }

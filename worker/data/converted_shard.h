@@ -5,6 +5,7 @@
 #define MILLRACE_WORKER_DATA_CONVERTED_SHARD_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@ struct ConvertedShard {
   TextSkips skips;
   BrokenRecords broken;
   int64_t num_empty = 0;
+  std::optional<int64_t> num_trained_tokens;  // Converted's.
 };
 
 // PREFIX.json, written after the token files. Loading it opens them too:

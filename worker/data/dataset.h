@@ -41,7 +41,7 @@ struct DatasetOptions {
   uint64_t seed = 0;
 };
 
-class PackedDataset : public BatchSource, public SampleSource {
+class PackedDataset : public SampleDataset {
  public:
   // InvalidArgument, with the counts, if there are too few tokens for one
   // sample of each split that is asked for.
@@ -55,6 +55,10 @@ class PackedDataset : public BatchSource, public SampleSource {
 
   absl::Status ReadSample(DataSplit split, int64_t number,
                           const BatchPointers& out) override;
+
+  absl::StatusOr<int64_t> NumTrained(DataSplit, int64_t) const override {
+    return options_.sequence_length;
+  }
 
   int64_t num_tokens() const { return file_begins_.back(); }
   int64_t num_samples(DataSplit split) const override;

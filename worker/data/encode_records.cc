@@ -1,5 +1,6 @@
 #include "worker/data/encode_records.h"
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "base/units.h"
 #include "worker/data/hasher.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/data/sample_batches.h"
 
 namespace millrace {
 namespace {
@@ -19,19 +21,55 @@ namespace {
 // windows are there at a time.
 constexpr int64_t kWindowBytes = 4 * kMiB;
 
-struct EncodedRecord {
-  TextVerdict verdict = TextVerdict::kText;
-  bool is_empty = false;
-  std::string broken;   // Why; empty: it is not.
-  absl::Status status;  // What ends the conversion.
-  std::vector<int32_t> tokens;
+// Writes documents, and which of their tokens are trained where the encoder
+// marks it.
+class DocumentWriter {
+ public:
+  static absl::StatusOr<DocumentWriter> Create(const std::string& prefix,
+                                               int64_t vocab_size,
+                                               bool marks_trained) {
+    DocumentWriter writer;
+    if (marks_trained) {
+      ASSIGN_OR_RETURN(SampleWriter samples,
+                       SampleWriter::Create(prefix, vocab_size));
+      writer.samples_.emplace(std::move(samples));
+    } else {
+      ASSIGN_OR_RETURN(
+          IndexedDatasetWriter texts,
+          IndexedDatasetWriter::Create(prefix, NarrowestTokenType(vocab_size)));
+      writer.texts_.emplace(std::move(texts));
+    }
+    return writer;
+  }
+
+  absl::Status Add(const EncodedRecord& record) {
+    if (record.num_chosen_tokens > 0) {
+      const size_t num_chosen = record.num_chosen_tokens;
+      const auto tokens = absl::MakeConstSpan(record.tokens);
+      const auto trained = absl::MakeConstSpan(record.trained);
+      RETURN_IF_ERROR(
+          samples_->Add(tokens.first(num_chosen), trained.first(num_chosen)));
+      return samples_->Add(tokens.subspan(num_chosen),
+                           trained.subspan(num_chosen));
+    }
+    return samples_.has_value() ? samples_->Add(record.tokens, record.trained)
+                                : texts_->AddDocument(record.tokens);
+  }
+  absl::Status Finish() {
+    return samples_.has_value() ? samples_->Finish() : texts_->Finish();
+  }
+
+ private:
+  std::optional<IndexedDatasetWriter> texts_;
+  std::optional<SampleWriter> samples_;
 };
 
 // The records of several parts, one part after the other.
 class PartsReader {
  public:
-  PartsReader(const std::vector<RecordPart>& parts, std::string column)
-      : parts_(parts), columns_{std::move(column)} {}
+  PartsReader(const std::vector<RecordPart>& parts,
+              std::vector<std::string> columns)
+      : parts_(parts), columns_(std::move(columns)) {}
 
   // Records of about `num_bytes`; none at the end.
   absl::StatusOr<std::vector<Record>> ReadWindow(int64_t num_bytes) {
@@ -60,17 +98,19 @@ class PartsReader {
   std::unique_ptr<RecordReader> reader_;
 };
 
-class RecordEncoder {
+class ShardEncoder {
  public:
-  RecordEncoder(const Tokenizer& tokenizer, const EncodeOptions& options)
-      : tokenizer_(tokenizer), options_(options) {}
+  ShardEncoder(const RecordEncoder& encoder, const EncodeOptions& options)
+      : encoder_(encoder), options_(options) {
+    if (encoder.marks_trained()) shard_.num_trained_tokens = 0;
+  }
 
   absl::StatusOr<ConvertedShard> Run(const std::vector<RecordPart>& parts) {
     ASSIGN_OR_RETURN(
-        IndexedDatasetWriter writer,
-        IndexedDatasetWriter::Create(options_.prefix,
-                                     NarrowestTokenType(options_.vocab_size)));
-    PartsReader reader(parts, options_.column);
+        DocumentWriter writer,
+        DocumentWriter::Create(options_.prefix, options_.vocab_size,
+                               encoder_.marks_trained()));
+    PartsReader reader(parts, encoder_.columns());
     const int64_t window_bytes = kWindowBytes * options_.num_threads;
     const auto read = [&] { return reader.ReadWindow(window_bytes); };
     ASSIGN_OR_RETURN(std::vector<Record> window, read());
@@ -110,20 +150,14 @@ class RecordEncoder {
 
   void EncodeOne(Record* record, EncodedRecord* encoded) const {
     encoded->verdict = record->verdict();
-    if (encoded->verdict != TextVerdict::kText) return;
-    absl::StatusOr<std::string> text = record->TakeText(options_.column);
-    if (!text.ok()) {
-      encoded->broken = std::string(text.status().message());
-    } else if (text->empty()) {
-      encoded->is_empty = true;
-    } else {
-      encoded->status = tokenizer_.EncodeDocument(*text, &encoded->tokens);
+    if (encoded->verdict == TextVerdict::kText) {
+      encoder_.Encode(record, encoded);
     }
   }
 
   absl::Status WriteWindow(const std::vector<Record>& window,
                            const std::vector<EncodedRecord>& encoded,
-                           IndexedDatasetWriter* writer) {
+                           DocumentWriter* writer) {
     for (size_t i = 0; i < window.size(); ++i) {
       const EncodedRecord& one = encoded[i];
       const RecordPlace& place = window[i].place();
@@ -142,8 +176,16 @@ class RecordEncoder {
         RETURN_IF_ERROR(CountBroken(place, one.broken));
         continue;
       }
-      RETURN_IF_ERROR(writer->AddDocument(one.tokens));
+      RETURN_IF_ERROR(writer->Add(one));
       hasher_.Add(one.tokens.data(), one.tokens.size() * sizeof(int32_t));
+      if (encoder_.makes_pairs()) {
+        hasher_.AddNumber(static_cast<int64_t>(one.num_chosen_tokens));
+      }
+      if (encoder_.marks_trained()) {
+        hasher_.Add(one.trained.data(), one.trained.size());
+        *shard_.num_trained_tokens +=
+            std::count(one.trained.begin(), one.trained.end(), 1);
+      }
       shard_.num_tokens += static_cast<int64_t>(one.tokens.size());
       ++shard_.num_documents;
     }
@@ -162,7 +204,7 @@ class RecordEncoder {
                          options_.max_broken);
   }
 
-  const Tokenizer& tokenizer_;
+  const RecordEncoder& encoder_;
   const EncodeOptions& options_;
   std::atomic<int64_t> done_bytes_ = 0;
   ConvertedShard shard_;
@@ -172,9 +214,9 @@ class RecordEncoder {
 }  // namespace
 
 absl::StatusOr<ConvertedShard> EncodeRecords(
-    const std::vector<RecordPart>& parts, const Tokenizer& tokenizer,
+    const std::vector<RecordPart>& parts, const RecordEncoder& encoder,
     const EncodeOptions& options) {
-  return RecordEncoder(tokenizer, options).Run(parts);
+  return ShardEncoder(encoder, options).Run(parts);
 }
 
 }  // namespace millrace

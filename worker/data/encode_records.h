@@ -1,5 +1,6 @@
 // Encodes the records of one shard as token files: one thread reads, several
 // parse and encode, the documents are written in the order of the records.
+// Where the encoder marks what is trained, the files are those of SampleWriter.
 
 #ifndef MILLRACE_WORKER_DATA_ENCODE_RECORDS_H_
 #define MILLRACE_WORKER_DATA_ENCODE_RECORDS_H_
@@ -12,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/data/converted_shard.h"
-#include "worker/data/tokenizer.h"
+#include "worker/data/record_encoder.h"
 #include "worker/records/records.h"
 
 namespace millrace {
@@ -20,7 +21,6 @@ namespace millrace {
 struct EncodeOptions {
   std::string prefix;      // Of the token files.
   std::string source_key;  // For messages.
-  std::string column;
   int64_t vocab_size = 0;
   int32_t num_threads = 1;
   int64_t num_broken_before = 0;  // In other shards.
@@ -30,7 +30,7 @@ struct EncodeOptions {
 
 // InvalidArgument names the first broken record if there are too many.
 absl::StatusOr<ConvertedShard> EncodeRecords(
-    const std::vector<RecordPart>& parts, const Tokenizer& tokenizer,
+    const std::vector<RecordPart>& parts, const RecordEncoder& encoder,
     const EncodeOptions& options);
 
 }  // namespace millrace

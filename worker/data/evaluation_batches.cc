@@ -5,34 +5,48 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "worker/data/dataset.h"
+#include "worker/data/open_samples.h"
 
 namespace millrace {
 namespace {
 
+// Nothing of a set is held out.
+constexpr DataSplit kAllOfSet = DataSplit::kTraining;
+
 absl::Status InSet(const std::string& name, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("evaluation.sets.", name,
-                                                  ": ", status.message()));
+  // A set is read as the one source of a mixture.
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "data.sources[0]: ");
+  return absl::Status(status.code(),
+                      absl::StrCat("evaluation.sets.", name, ": ", message));
 }
 
 // The data section that a set stands for.
-absl::StatusOr<DataSpec> DataOfSet(const std::vector<std::string>& files,
+absl::StatusOr<DataSpec> DataOfSet(const DataSourceSpec& set,
                                    const DataSpec& data,
                                    const std::string& tokenizer_path) {
-  DataSpec spec = {.tokenizer = tokenizer_path,
-                   .end_of_document = data.end_of_document,
-                   .validation_fraction = 0,
-                   .cache_directory = data.cache_directory};
-  for (const std::string& file : files) {
-    (absl::EndsWith(file, ".bin") ? spec.indexed : spec.text).push_back(file);
+  DataSpec spec = data;
+  spec.text.clear();
+  spec.indexed.clear();
+  spec.sources.clear();
+  spec.tokenizer = tokenizer_path;
+  spec.validation_fraction = 0;
+  spec.max_bytes = 0;
+  if (set.format == "text") {
+    for (const std::string& file : set.files) {
+      (absl::EndsWith(file, ".bin") ? spec.indexed : spec.text).push_back(file);
+    }
+  } else {
+    spec.sources = {set};
   }
   if (!spec.text.empty() && !spec.indexed.empty()) {
     return absl::InvalidArgumentError(
         "holds .bin files and text; make two sets of it");
   }
-  if (!spec.text.empty() && tokenizer_path.empty()) {
+  if (spec.indexed.empty() && tokenizer_path.empty()) {
     return absl::InvalidArgumentError(
         "holds text, but the job trains on tokens and has no tokenizer; name "
         ".bin files, or the tokenizer in data.tokenizer");
@@ -44,14 +58,14 @@ absl::StatusOr<DataSpec> DataOfSet(const std::vector<std::string>& files,
 
 absl::StatusOr<std::vector<EvaluationSet>> PrepareEvaluation(
     const JobSpec& job, const PreparedData& training, int32_t num_threads) {
-  // Of indexed data nobody needed the tokenizer so far.
-  const std::string tokenizer =
-      !training.tokenizer_path.empty() || job.data.tokenizer == "auto"
-          ? training.tokenizer_path
-          : job.data.tokenizer;
+  // The files beside a tokenizer that the job names say more than the copy that
+  // was kept of it.
+  const std::string tokenizer = job.data.tokenizer == "auto"
+                                    ? training.tokenizer_path
+                                    : job.data.tokenizer;
   std::vector<EvaluationSet> sets;
-  for (const auto& [name, files] : job.evaluation.sets) {
-    const absl::StatusOr<DataSpec> data = DataOfSet(files, job.data, tokenizer);
+  for (const auto& [name, set] : job.evaluation.sets) {
+    const absl::StatusOr<DataSpec> data = DataOfSet(set, job.data, tokenizer);
     if (!data.ok()) return InSet(name, data.status());
     const absl::StatusOr<PreparedData> prepared =
         PrepareData({.data = *data,
@@ -75,17 +89,18 @@ absl::StatusOr<std::unique_ptr<EvaluationBatches>> EvaluationBatches::Open(
       new EvaluationBatches(std::move(training), job.model.sequence_length));
   for (const EvaluationSet& set : sets) {
     // Seed and split are fixed, so that every job reads the same order.
-    absl::StatusOr<std::unique_ptr<PackedDataset>> dataset =
-        PackedDataset::Open({.prefixes = set.prefixes,
-                             .vocab_size = job.model.vocab_size,
-                             .sequence_length = job.model.sequence_length});
+    const auto spec = job.evaluation.sets.find(set.name);
+    absl::StatusOr<std::unique_ptr<SampleDataset>> dataset = OpenSamples(
+        job, {.prefixes = set.prefixes,
+              .source = spec == job.evaluation.sets.end() ? DataSourceSpec()
+                                                          : spec->second});
     if (!dataset.ok()) return InSet(set.name, dataset.status());
     int64_t num_sequences = (*dataset)->num_samples(DataSplit::kTraining);
     if (job.evaluation.max_sequences > 0) {
       num_sequences = std::min(num_sequences, job.evaluation.max_sequences);
     }
     source->sets_.push_back({.name = set.name,
-                             .batches = *std::move(dataset),
+                             .samples = *std::move(dataset),
                              .num_sequences = num_sequences});
   }
   return source;
@@ -104,6 +119,17 @@ void EvaluationBatches::FillSequence(const BatchRequest& request,
   std::copy_n(sequence.tokens.begin(), num_inputs, out.tokens);
   std::copy(sequence.tokens.begin() + sequence.num_context,
             sequence.tokens.end(), out.targets + sequence.num_context - 1);
+}
+
+std::vector<PairSource*> EvaluationBatches::PairSources() {
+  std::vector<PairSource*> sources;
+  if (training_ != nullptr) sources = training_->PairSources();
+  for (const Set& set : sets_) {
+    for (PairSource* const source : set.samples->PairSources()) {
+      sources.push_back(source);
+    }
+  }
+  return sources;
 }
 
 absl::Status EvaluationBatches::FillPairs(const BatchRequest& request,
@@ -147,14 +173,13 @@ absl::Status EvaluationBatches::Fill(const BatchRequest& request,
   }
   const int64_t first =
       (request.step - 1) * request.global_batch + request.first_sequence_idx;
-  BatchRequest of_set = request;
-  of_set.split = DataSplit::kTraining;  // All samples of the set.
-  of_set.num_sequences = std::clamp<int64_t>(selected->num_sequences - first, 0,
-                                             request.num_sequences);
-  if (of_set.num_sequences > 0) {
-    RETURN_IF_ERROR(selected->batches->Fill(of_set, out));
+  const int64_t num_of_set = std::clamp<int64_t>(
+      selected->num_sequences - first, 0, request.num_sequences);
+  for (int64_t i = 0; i < num_of_set; ++i) {
+    RETURN_IF_ERROR(selected->samples->ReadSample(
+        kAllOfSet, first + i, OneSequence(out, i, sequence_length_)));
   }
-  const int64_t begin = of_set.num_sequences * sequence_length_;
+  const int64_t begin = num_of_set * sequence_length_;
   const int64_t end = request.num_sequences * sequence_length_;
   std::fill(out.tokens + begin, out.tokens + end, 0);
   std::fill(out.targets + begin, out.targets + end, -1);
@@ -175,9 +200,16 @@ absl::StatusOr<double> EvaluationBatches::TrainedShare(DataSplit split,
            static_cast<double>(global_batch * sequence_length_);
   }
   if (!is_training && selected != nullptr) {
-    const int64_t of_pass = std::clamp<int64_t>(
-        selected->num_sequences - (step - 1) * global_batch, 0, global_batch);
-    return static_cast<double>(of_pass) / static_cast<double>(global_batch);
+    const int64_t first = (step - 1) * global_batch;
+    const int64_t end = std::min(first + global_batch, selected->num_sequences);
+    int64_t num_trained = 0;
+    for (int64_t number = first; number < end; ++number) {
+      ASSIGN_OR_RETURN(const int64_t of_sequence,
+                       selected->samples->NumTrained(kAllOfSet, number));
+      num_trained += of_sequence;
+    }
+    return static_cast<double>(num_trained) /
+           static_cast<double>(global_batch * sequence_length_);
   }
   if (training_ != nullptr) {
     return training_->TrainedShare(split, step, global_batch);

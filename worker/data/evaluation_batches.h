@@ -60,10 +60,8 @@ class EvaluationBatches : public BatchSource {
   absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
                                       int64_t global_batch) override;
 
-  std::vector<PairSource*> PairSources() override {
-    if (training_ == nullptr) return {};
-    return training_->PairSources();
-  }
+  // Those of the training data and of all sets.
+  std::vector<PairSource*> PairSources() override;
 
   size_t num_sets() const { return sets_.size(); }
   const std::string& name(size_t set_idx) const { return sets_[set_idx].name; }
@@ -90,7 +88,7 @@ class EvaluationBatches : public BatchSource {
  private:
   struct Set {
     std::string name;
-    std::unique_ptr<BatchSource> batches;
+    std::unique_ptr<SampleDataset> samples;
     int64_t num_sequences = 0;
   };
 

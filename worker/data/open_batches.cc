@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "worker/data/dataset.h"
 #include "worker/data/mixed_batches.h"
+#include "worker/data/open_samples.h"
 #include "worker/data/random_batches.h"
 
 namespace millrace {
@@ -38,18 +38,17 @@ absl::StatusOr<Mixture> TrainingMixture(const JobSpec& job) {
   return Mixture::Make(WeightsOf(job), job.training.seed * 0x9E3779B97F4A7C15);
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<PackedDataset>>> OpenSources(
+absl::StatusOr<std::vector<std::unique_ptr<SampleDataset>>> OpenSources(
     const JobSpec& job,
     const std::vector<std::vector<std::string>>& prefixes_by_source) {
-  std::vector<std::unique_ptr<PackedDataset>> datasets;
+  std::vector<std::unique_ptr<SampleDataset>> datasets;
   for (size_t i = 0; i < prefixes_by_source.size(); ++i) {
-    absl::StatusOr<std::unique_ptr<PackedDataset>> dataset =
-        PackedDataset::Open(
-            {.prefixes = prefixes_by_source[i],
-             .vocab_size = job.model.vocab_size,
-             .sequence_length = job.model.sequence_length,
-             .validation_fraction = job.data.validation_fraction,
-             .seed = job.training.seed});
+    absl::StatusOr<std::unique_ptr<SampleDataset>> dataset = OpenSamples(
+        job, {.prefixes = prefixes_by_source[i],
+              .source = i < job.data.sources.size() ? job.data.sources[i]
+                                                    : DataSourceSpec(),
+              .validation_fraction = job.data.validation_fraction,
+              .seed = job.training.seed});
     if (!dataset.ok() && prefixes_by_source.size() > 1) {
       return absl::Status(
           dataset.status().code(),
@@ -78,14 +77,16 @@ absl::StatusOr<std::unique_ptr<BatchSource>> OpenBatches(
         "the job has ", weights.size(), " sources of data, but token files of ",
         prefixes_by_source.size(), " are given"));
   }
-  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<PackedDataset>> datasets,
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<SampleDataset>> datasets,
                    OpenSources(job, prefixes_by_source));
   if (datasets.size() == 1) return std::move(datasets.front());
   ASSIGN_OR_RETURN(Mixture training, TrainingMixture(job));
   ASSIGN_OR_RETURN(Mixture validation, Mixture::Make(weights, kValidationKey));
   std::vector<MixedSource> sources;
   for (size_t i = 0; i < datasets.size(); ++i) {
-    sources.push_back({SourceKey(job, i), std::move(datasets[i])});
+    std::vector<PairSource*> pairs = datasets[i]->PairSources();
+    sources.push_back(
+        {SourceKey(job, i), std::move(datasets[i]), std::move(pairs)});
   }
   return std::make_unique<MixedBatches>(std::move(sources), std::move(training),
                                         std::move(validation),
@@ -103,7 +104,7 @@ absl::StatusOr<std::unique_ptr<BatchSource>> PrepareAndOpenBatches(
 
 absl::StatusOr<std::string> DescribeEpochs(const JobSpec& job,
                                            const PreparedData& data) {
-  ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<PackedDataset>> datasets,
+  ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<SampleDataset>> datasets,
                    OpenSources(job, PrefixesBySource(data)));
   ASSIGN_OR_RETURN(const Mixture mixture, TrainingMixture(job));
   const int64_t total = job.training.num_steps * job.training.global_batch;
@@ -129,6 +130,11 @@ absl::StatusOr<std::string> DescribeEpochs(const JobSpec& job,
         static_cast<double>(num_drawn) /
             static_cast<double>(
                 datasets[i]->num_samples(DataSplit::kTraining)));
+  }
+  for (size_t i = 0; i < data.sources.size(); ++i) {
+    const std::string samples = datasets[i]->Describe();
+    if (samples.empty()) continue;
+    absl::StrAppend(&table, data.sources[i].name, ": ", samples, "\n");
   }
   return table;
 }

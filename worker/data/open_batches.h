@@ -27,7 +27,8 @@ absl::StatusOr<std::unique_ptr<BatchSource>> PrepareAndOpenBatches(
     const JobSpec& job, int32_t num_threads);
 
 // What the job's steps read of each source, as a table for people: records,
-// tokens, weight, samples and epochs. Errors as of OpenBatches().
+// tokens, weight, samples and epochs. Below it, of chat, how records fill
+// sequences: the samples of the table. Errors as of OpenBatches().
 absl::StatusOr<std::string> DescribeEpochs(const JobSpec& job,
                                            const PreparedData& data);
 

@@ -1,6 +1,8 @@
 #include "worker/data/prepare.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,8 +13,12 @@
 #include "base/file_lock.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "worker/chat/chat_files.h"
+#include "worker/data/chat_encoder.h"
 #include "worker/data/hasher.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/data/preference_encoder.h"
+#include "worker/data/record_encoder.h"
 #include "worker/data/sample_text.h"
 #include "worker/data/sources.h"
 #include "worker/data/tokenizer.h"
@@ -49,6 +55,7 @@ class Preparation {
 
   absl::StatusOr<PreparedData> Run() {
     if (!record_sources_.empty()) RETURN_IF_ERROR(FindTokenizer());
+    RETURN_IF_ERROR(FindTemplate());
     Hasher hasher;
     for (const DataSource& source : sources_) {
       PreparedSource prepared{
@@ -93,6 +100,30 @@ class Preparation {
     return absl::OkStatus();
   }
 
+  // What chat sources need beside the tokenizer.
+  absl::Status FindTemplate() {
+    const auto chat = std::ranges::find_if(sources_, &DataSource::has_samples);
+    if (chat == sources_.end()) return absl::OkStatus();
+    if (!IsTokenizerJson(files_.content)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(chat->key,
+                       ": chat records need a tokenizer.json, whose special "
+                       "tokens their template writes, but data.tokenizer ",
+                       files_.name, " is none; name the folder of the model"));
+    }
+    if (!options_.data.chat_template.empty() &&
+        !FileExists(options_.data.chat_template)) {
+      return absl::NotFoundError(absl::StrCat(
+          "data.chat_template: there is no file ", options_.data.chat_template,
+          "; name another, or leave it out to take the tokenizer's own"));
+    }
+    const std::string folder =
+        std::filesystem::path(files_.name).parent_path().string();
+    ASSIGN_OR_RETURN(chat_files_, ReadChatFiles(folder.empty() ? "." : folder,
+                                                options_.data.chat_template));
+    return absl::OkStatus();
+  }
+
   absl::Status TrainInto(const std::string& folder) {
     RETURN_IF_ERROR(MakeDirectories(folder));
     absl::StatusOr<FileLock> lock =
@@ -125,6 +156,13 @@ class Preparation {
       hasher.AddString(files_.end_of_document);
     }
     AddFiles(source, &hasher);
+    if (source.has_samples()) {
+      for (const std::string& part :
+           {source.kind, source.train_on, chat_files_.content,
+            options_.data.chat_date}) {
+        hasher.AddString(part);
+      }
+    }
     return absl::StrFormat("%s/data/%016x", cache_, hasher.Digest());
   }
 
@@ -149,6 +187,21 @@ class Preparation {
     return AddNotes(source, *converted);
   }
 
+  std::unique_ptr<RecordEncoder> MakeEncoder(const DataSource& source) const {
+    if (!source.has_samples()) {
+      return std::make_unique<TextEncoder>(tokenizer_.get(), source.column);
+    }
+    const ChatEncoderOptions options = {.tokenizer = tokenizer_.get(),
+                                        .files = &chat_files_,
+                                        .column = source.column,
+                                        .train_on = source.train_on,
+                                        .date = options_.data.chat_date};
+    if (source.is_preference()) {
+      return std::make_unique<PreferenceEncoder>(options);
+    }
+    return std::make_unique<ChatEncoder>(options);
+  }
+
   absl::StatusOr<Converted> Encode(const DataSource& source,
                                    const std::string& folder) {
     if (tokenizer_ == nullptr) {
@@ -156,7 +209,7 @@ class Preparation {
                        Tokenizer::FromFiles(files_, options_.vocab_size));
     }
     return ConvertSource(
-        source, *tokenizer_,
+        source, *MakeEncoder(source),
         {.folder = folder,
          .vocab_size = options_.vocab_size,
          .num_threads = options_.num_threads,
@@ -217,6 +270,7 @@ class Preparation {
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;  // Of the sources before.
   TokenizerFiles files_;
+  ChatFiles chat_files_;                  // Read where a source is of chat.
   std::unique_ptr<Tokenizer> tokenizer_;  // Made when it is needed.
   bool has_trained_ = false;
   PreparedData data_;

@@ -75,7 +75,8 @@ std::string DefaultCacheDirectory();
 
 // Safe to call from several processes at once: they share the work. The tokens
 // of a source lie in CACHE/data/KEY/, KEY hashing all that matters: paths,
-// sizes and times of the files, the column, the tokenizer, vocab_size. A
+// sizes and times of the files, the column, the tokenizer, vocab_size; of chat
+// also template, special tokens, date and what is trained. A
 // tokenizer that is given may have fewer pieces than vocab_size, not more; one
 // that is trained lies in CACHE/tokenizers/KEY/.
 //

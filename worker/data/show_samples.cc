@@ -1,11 +1,12 @@
 #include "worker/data/show_samples.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 
 namespace millrace {
@@ -30,10 +31,77 @@ void AppendRun(const Sample& sample, size_t begin, size_t end,
     const absl::StatusOr<std::string> decoded = tokenizer->Decode(ids);
     if (decoded.ok()) shown = *decoded;
   }
+  // The next run begins a line of its own anyway.
+  if (absl::EndsWith(shown, "\n")) shown.pop_back();
   const char* mark = IsTrained(sample, begin) ? "    + " : "    - ";
   for (const absl::string_view line : absl::StrSplit(shown, '\n')) {
     absl::StrAppend(text, mark, line, "\n");
   }
+}
+
+// A sequence as a step reads it.
+struct SequenceView {
+  absl::Span<const int32_t> tokens;
+  absl::Span<const int32_t> targets;
+  absl::Span<const int32_t> document_starts;
+
+  size_t DocumentEnd(size_t begin) const {
+    size_t end = begin;
+    while (end < tokens.size() &&
+           document_starts[end] == document_starts[begin]) {
+      ++end;
+    }
+    return end;
+  }
+  // Not the stream of a text, in which every token predicts the next one.
+  bool HoldsSamples() const {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (targets[i] < 0) return true;
+      if (i + 1 < tokens.size() && targets[i] != tokens[i + 1]) return true;
+    }
+    return false;
+  }
+  bool IsEmpty(size_t begin, size_t end) const {
+    const auto all_are = [&](absl::Span<const int32_t> values, int32_t value) {
+      return std::all_of(values.begin() + static_cast<int64_t>(begin),
+                         values.begin() + static_cast<int64_t>(end),
+                         [value](int32_t one) { return one == value; });
+    };
+    return all_are(targets, -1) && all_are(tokens, 0);
+  }
+};
+
+Sample SampleOfText(const SequenceView& sequence) {
+  Sample sample{.tokens = {sequence.tokens.begin(), sequence.tokens.end()},
+                .document_starts = {sequence.document_starts.begin(),
+                                    sequence.document_starts.end()}};
+  sample.trained.assign(sample.tokens.size(), true);
+  return sample;
+}
+
+Sample SampleOfSamples(const SequenceView& sequence) {
+  Sample sample;
+  const size_t size = sequence.tokens.size();
+  for (size_t begin = 0; begin < size;) {
+    const size_t end = sequence.DocumentEnd(begin);
+    const auto start = static_cast<int32_t>(sample.tokens.size());
+    if (end == size && sequence.IsEmpty(begin, end)) {
+      sample.num_empty_places = static_cast<int64_t>(end - begin);
+      break;
+    }
+    const auto add = [&](int32_t token, bool trained) {
+      sample.tokens.push_back(token);
+      sample.document_starts.push_back(start);
+      sample.trained.push_back(trained);
+    };
+    for (size_t i = begin; i < end; ++i) {
+      add(sequence.tokens[i], i > begin && sequence.targets[i - 1] >= 0);
+    }
+    const int32_t last = sequence.targets[end - 1];
+    if (last >= 0) add(last, true);
+    begin = end;
+  }
+  return sample;
 }
 
 }  // namespace
@@ -58,17 +126,14 @@ absl::StatusOr<std::vector<Sample>> ReadSamples(const JobSpec& job,
   std::vector<Sample> samples;
   for (int64_t i = 0; i < count; ++i) {
     const auto part = [&](const std::vector<int32_t>& whole) {
-      return std::vector<int32_t>(whole.begin() + i * length,
-                                  whole.begin() + (i + 1) * length);
+      return absl::MakeConstSpan(whole.data() + i * length,
+                                 static_cast<size_t>(length));
     };
-    samples.push_back(
-        {.tokens = part(tokens), .document_starts = part(starts)});
-    const std::vector<int32_t> predicted = part(targets);
-    std::vector<bool> trained;
-    for (size_t j = 0; j < predicted.size(); ++j) {
-      trained.push_back(predicted[std::max<size_t>(j, 1) - 1] >= 0);
-    }
-    samples.back().trained = std::move(trained);
+    const SequenceView sequence = {.tokens = part(tokens),
+                                   .targets = part(targets),
+                                   .document_starts = part(starts)};
+    samples.push_back(sequence.HoldsSamples() ? SampleOfSamples(sequence)
+                                              : SampleOfText(sequence));
   }
   return samples;
 }
@@ -104,9 +169,13 @@ std::string DescribeSample(const Sample& sample, const Tokenizer* tokenizer,
       sample.trained.empty()
           ? static_cast<int64_t>(num_tokens)
           : std::count(sample.trained.begin(), sample.trained.end(), true));
-  return absl::StrCat(Counted(num_tokens, "token"), ", ",
-                      Counted(document, "document"), ", ", num_trained,
-                      " trained\n", text);
+  return absl::StrCat(
+      Counted(num_tokens, "token"), ", ", Counted(document, "document"), ", ",
+      num_trained, " trained",
+      sample.num_empty_places == 0
+          ? ""
+          : absl::StrCat(", ", sample.num_empty_places, " places left empty"),
+      "\n", text);
 }
 
 }  // namespace millrace

@@ -19,12 +19,14 @@ struct Sample {
   std::vector<int32_t> tokens;
   // The index in the sequence at which each token's document begins.
   std::vector<int32_t> document_starts;
-  // Whether the model is trained to predict each token; the first one, which
-  // nothing predicts, is as the second. Empty: all are.
+  // Whether the model is trained to predict each token. The first one of text,
+  // which nothing predicts, is as the second. Empty: all are.
   std::vector<bool> trained;
+  int64_t num_empty_places = 0;  // Behind the last sample of a sequence.
 };
 
-// The first `count` samples of a step, at most its global batch.
+// The first `count` samples of a step, at most its global batch. Documents
+// of samples (sample_batches.h) have their last token, which is a target alone.
 absl::StatusOr<std::vector<Sample>> ReadSamples(const JobSpec& job,
                                                 BatchSource* batches,
                                                 int64_t step, int64_t count);

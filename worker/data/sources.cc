@@ -31,9 +31,11 @@ absl::StatusOr<DataSource> FindSource(const DataSourceSpec& spec,
   DataSource source{.key = key,
                     .name = absl::StrJoin(spec.files, ", "),
                     .weight = spec.weight,
-                    .column = spec.column};
+                    .column = spec.column,
+                    .kind = spec.kind,
+                    .train_on = spec.train_on};
   if (spec.format == "indexed" ||
-      (spec.format == "auto" &&
+      (spec.format == "auto" && !spec.has_samples() &&
        std::ranges::all_of(spec.files, IsIndexedName))) {
     source.indexed = spec.files;
     return source;
@@ -48,6 +50,12 @@ absl::StatusOr<DataSource> FindSource(const DataSourceSpec& spec,
           key, ": the name of ", file.path,
           " does not say what it holds; give the source a `format`: text, "
           "jsonl, parquet or indexed"));
+    }
+    if (spec.has_samples() && *format == RecordFormat::kText) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          key, ": ", file.path, " is text by its name; expected ", spec.kind,
+          " records, in JSON Lines or Parquet: name such files, or give the "
+          "`format`"));
     }
     source.files.push_back({std::move(file), *format});
   }

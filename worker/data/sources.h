@@ -24,11 +24,15 @@ struct DataSource {
   std::string name;  // Its patterns.
   double weight = 1;
   std::string column;
+  std::string kind;  // DataSourceSpec's, as train_on.
+  std::string train_on;
   std::vector<SourceFile> files;       // Of records, in their order.
   std::vector<std::string> indexed;    // Else: paths of .bin/.idx.
   std::vector<std::string> unmatched;  // Globs without a file.
 
   bool is_indexed() const { return !indexed.empty(); }
+  bool is_preference() const { return kind == "preference"; }
+  bool has_samples() const { return kind == "chat" || is_preference(); }
   int64_t num_bytes() const;
 };
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/data/sentencepiece_door.h"
-#include "worker/tokenize/json_tokenizer.h"
 
 namespace millrace {
 namespace {
@@ -216,6 +215,10 @@ class HuggingFaceTokenizer : public Tokenizer {
       }
     }
     return tokenizer_->Decode(tokens);
+  }
+
+  const JsonTokenizer* json_tokenizer() const override {
+    return tokenizer_.get();
   }
 
  private:

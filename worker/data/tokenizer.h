@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/tokenize/json_tokenizer.h"
 
 namespace millrace {
 
@@ -71,6 +72,8 @@ class Tokenizer {
   // InvalidArgument for an id below zero or above the largest.
   virtual absl::StatusOr<std::string> Decode(
       const std::vector<int32_t>& tokens) const = 0;
+  // Null for a SentencePiece model.
+  virtual const JsonTokenizer* json_tokenizer() const { return nullptr; }
 
  protected:
   explicit Tokenizer(int32_t end_of_document)

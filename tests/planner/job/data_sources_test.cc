@@ -52,6 +52,37 @@ TEST(DataSourcesTest, ReadsSources) {
   EXPECT_EQ(job->data.broken_records, 10);
 }
 
+// Goal: chat sources and their keys are read, survive being written, and may be
+// sets of an evaluation.
+TEST(DataSourcesTest, ReadsChat) {
+  const absl::StatusOr<JobSpec> job = ParseJob(
+      WithData("{sources: [{path: a.jsonl, kind: chat}, {files: [b.parquet], "
+               "kind: chat, train_on: completion, column: talk}], "
+               "tokenizer: model, chat_template: t.jinja, packing: false, "
+               "chat_date: \"2026-11-23\", long_samples: drop}\n"
+               "evaluation: {sets: {held: {path: c.jsonl, kind: chat}, "
+               "pages: {files: [d.jsonl], column: body}, text: [e]}}"),
+      "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::vector<DataSourceSpec> expected = {
+      {.files = {"a.jsonl"}, .kind = "chat", .column = ""},
+      {.files = {"b.parquet"},
+       .kind = "chat",
+       .train_on = "completion",
+       .column = "talk"}};
+  EXPECT_EQ(job->data.sources, expected);
+  EXPECT_EQ(job->data.chat_template, "t.jinja");
+  EXPECT_FALSE(job->data.packing);
+  EXPECT_EQ(job->data.long_samples, "drop");
+  EXPECT_TRUE(job->evaluation.sets.at("held").is_chat());
+  EXPECT_EQ(job->evaluation.sets.at("pages").column, "body");
+  EXPECT_EQ(job->evaluation.sets.at("text").format, "text");
+  const absl::StatusOr<JobSpec> again = ParseJob(JobToYaml(*job), "job.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data, job->data);
+  EXPECT_EQ(again->evaluation, job->evaluation);
+}
+
 // Goal: each wrong value is named by line and place in the list, with what was
 // expected.
 TEST(DataSourcesTest, RefusesWrongValues) {
@@ -75,6 +106,22 @@ TEST(DataSourcesTest, RefusesWrongValues) {
       {WithSources("{path: a, colum: b}"), "did you mean 'column'?"},
       {WithSources("{path: a, path: b}"), "given twice"},
       {WithSources("a.jsonl"), "expected a section such as"},
+      {WithSources("{path: a, kind: chats}"),
+       "data.sources[0].kind: expected text or chat, found 'chats'"},
+      {WithSources("{path: a, kind: chat, train_on: answers}"),
+       "expected assistant, completion or all, found 'answers'"},
+      {WithSources("{path: a, train_on: all}"),
+       "data.sources[0].train_on: given for text"},
+      {WithSources("{path: a, kind: chat, format: text}"),
+       "expected auto, jsonl or parquet where kind is chat"},
+      {WithSources("{path: a, kind: chat}"),
+       "data.tokenizer: missing where records are chat"},
+      {WithData("{sources: [{path: a, kind: chat}], tokenizer: m, "
+                "chat_date: 23.11.2026}"),
+       "data.chat_date: expected a date such as 2026-11-23"},
+      {WithSources("{path: a}") +
+           "evaluation: {sets: {b: {path: c, weight: 2}}}\n",
+       "evaluation.sets.b.weight: unknown key"},
       {WithData("max_bytes: 5\n  sources: [{path: a}]"),
        "data.max_bytes: given together with data.sources"},
   };

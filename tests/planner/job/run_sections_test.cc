@@ -37,15 +37,16 @@ TEST(RunSectionsTest, ReadsEvaluationSets) {
       with("interval_steps: 5, sets: {wiki: [a/*.txt, b], code: [c.bin]}"),
       "job.yaml");
   ASSERT_TRUE(job.ok()) << job.status();
-  const std::map<std::string, std::vector<std::string>> expected = {
-      {"wiki", {"a/*.txt", "b"}}, {"code", {"c.bin"}}};
+  const std::map<std::string, DataSourceSpec> expected = {
+      {"wiki", {.files = {"a/*.txt", "b"}, .format = "text"}},
+      {"code", {.files = {"c.bin"}, .format = "text"}}};
   EXPECT_EQ(job->evaluation.sets, expected);
   EXPECT_THAT(SectionError(with("interval_steps: 5")),
               HasSubstr("there is nothing to evaluate"));
   for (const char* sets : {"[a]", "{wiki: a}", "{wiki: []}", "{wi/ki: [a]}",
                            "{wiki: [a], wiki: [b]}"}) {
     EXPECT_THAT(SectionError(with(absl::StrCat("sets: ", sets))),
-                HasSubstr("evaluation.sets: expected lists of texts by names"))
+                HasSubstr("evaluation.sets"))
         << sets;
   }
   const std::string synthetic = absl::StrReplaceAll(

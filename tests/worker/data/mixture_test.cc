@@ -81,6 +81,9 @@ class NumberedSamples : public SampleSource {
     out.document_starts[0] = out.document_starts[1] = 0;
     return absl::OkStatus();
   }
+  absl::StatusOr<int64_t> NumTrained(DataSplit, int64_t) const override {
+    return 2;
+  }
 
  private:
   const int32_t source_;

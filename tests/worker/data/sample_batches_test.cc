@@ -116,7 +116,7 @@ TEST(SampleBatchesTest, AnEpochTrainsEachTokenOnce) {
             sample.tokens.begin() + static_cast<std::ptrdiff_t>(t) + 1)];
       }
     }
-    const int64_t num_rows = (*batches)->num_sequences(DataSplit::kTraining);
+    const int64_t num_rows = (*batches)->num_samples(DataSplit::kTraining);
     int64_t num_trained = 0;
     std::vector<int32_t> tokens(kSequence), targets(kSequence),
         starts(kSequence);
@@ -245,11 +245,11 @@ TEST(SampleBatchesTest, HoldsOutSamples) {
                                         .validation_fraction = 0.1,
                                         .seed = seed});
     ASSERT_TRUE(batches.ok()) << batches.status();
-    EXPECT_EQ((*batches)->num_sequences(DataSplit::kValidation), 10);
+    EXPECT_EQ((*batches)->num_samples(DataSplit::kValidation), 10);
     std::set<std::vector<int32_t>> rows[2];
     for (const DataSplit split :
          {DataSplit::kTraining, DataSplit::kValidation}) {
-      const int64_t num_rows = (*batches)->num_sequences(split);
+      const int64_t num_rows = (*batches)->num_samples(split);
       std::vector<int32_t> tokens(kSequence * num_rows);
       std::vector<int32_t> targets(tokens), starts(tokens);
       ASSERT_TRUE((*batches)

@@ -66,6 +66,7 @@ class MaskedBatches : public BatchSource {
 };
 
 // Goal: tokens are marked by the targets, in which a masked token is negative.
+// The last token of a sample, which is a target alone, is shown too.
 TEST(ShowSamplesTest, MarksMaskedTargets) {
   JobSpec job;
   job.model.sequence_length = 6;
@@ -73,8 +74,9 @@ TEST(ShowSamplesTest, MarksMaskedTargets) {
   MaskedBatches batches;
   const auto samples = ReadSamples(job, &batches, 1, 1);
   ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_EQ((*samples)[0].tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ((*samples)[0].trained,
-            (std::vector<bool>{false, false, true, false, true, false}));
+            (std::vector<bool>{false, false, true, false, true, false, true}));
 }
 
 }  // namespace
