@@ -300,7 +300,13 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
        .validation_loss = step.has_validation_loss()
                               ? std::optional<double>(step.validation_loss())
                               : std::nullopt,
-       .evaluation = evaluation});
+       .evaluation = evaluation,
+       .rewards = step.has_rewards()
+                      ? std::optional<RewardRecord>(
+                            {.chosen = step.rewards().chosen(),
+                             .rejected = step.rewards().rejected(),
+                             .accuracy = step.rewards().accuracy()})
+                      : std::nullopt});
   if (!is_new) return;
   const absl::Time now = MonotonicNow();
   if (now - time_written_ > kTimeInterval) {

@@ -237,6 +237,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"zero", layout.zero},
            {"precision", PrecisionName(layout.precision)},
            {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
+           {"trains_preferences", layout.trains_preferences()},
            {"recompute", RecomputeKey(layout)},
            {"schedule", ScheduleName(layout.schedule)},
            {"listed_stages", listed},
@@ -270,6 +271,9 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
         .gradient_reduction =
             PrecisionOf(parsed.at("gradient_reduction").get<std::string>()),
+        .objective = parsed.value("trains_preferences", false)
+                         ? Objective::kPreference
+                         : Objective::kCrossEntropy,
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
     for (const LayoutSize& row : LayoutSizes()) {

@@ -135,6 +135,12 @@ bool RunOutput::Step(const StepRecord& record) {
   if (record.validation_loss.has_value()) {
     json["validation_loss"] = *record.validation_loss;
   }
+  if (record.rewards.has_value()) {
+    json["rewards"] = {{"chosen", record.rewards->chosen},
+                       {"rejected", record.rewards->rejected},
+                       {"margin", record.rewards->margin()},
+                       {"accuracy", record.rewards->accuracy}};
+  }
   if (!record.evaluation.empty()) json["evaluation"] = record.evaluation;
   steps_ << JsonText(json) << std::endl;
   if (metrics_ != nullptr) metrics_->Step(record);

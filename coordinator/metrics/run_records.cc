@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,9 +11,15 @@ namespace {
 
 using Value = std::optional<double>;
 
+template <typename Field>
+Value OfRewards(const StepRecord& record, const Field& field) {
+  if (!record.rewards.has_value()) return std::nullopt;
+  return std::invoke(field, *record.rewards);
+}
+
 const StepMetric kStepMetrics[] = {
     {"train/loss", "millrace_loss",
-     "Mean loss of the step's global batch in nats per token.",
+     "Mean loss of the step's global batch in nats per token, or per pair.",
      [](const StepRecord& record) { return Value(record.loss); }},
     {"train/gradient_norm", "millrace_gradient_norm",
      "Norm of all gradients before clipping.",
@@ -20,6 +27,26 @@ const StepMetric kStepMetrics[] = {
     {"train/learning_rate", "millrace_learning_rate",
      "Learning rate of the step.",
      [](const StepRecord& record) { return Value(record.learning_rate); }},
+    {"rewards/chosen", "millrace_chosen_reward",
+     "Mean reward of the step's chosen answers.",
+     [](const StepRecord& record) {
+       return OfRewards(record, &RewardRecord::chosen);
+     }},
+    {"rewards/rejected", "millrace_rejected_reward",
+     "Mean reward of the step's rejected answers.",
+     [](const StepRecord& record) {
+       return OfRewards(record, &RewardRecord::rejected);
+     }},
+    {"rewards/margin", "millrace_reward_margin",
+     "Mean reward of chosen answers above that of rejected ones.",
+     [](const StepRecord& record) {
+       return OfRewards(record, &RewardRecord::margin);
+     }},
+    {"rewards/accuracy", "millrace_reward_accuracy",
+     "Share of pairs whose chosen answer has the larger reward.",
+     [](const StepRecord& record) {
+       return OfRewards(record, &RewardRecord::accuracy);
+     }},
     {"validation/loss", "millrace_validation_loss",
      "Mean loss of the held-out share of the data in nats per token.",
      [](const StepRecord& record) { return record.validation_loss; }},

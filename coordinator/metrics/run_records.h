@@ -16,6 +16,14 @@
 
 namespace millrace {
 
+// Means over the pairs of a step that trains preferences.
+struct RewardRecord {
+  double chosen;
+  double rejected;
+  double accuracy;  // Share of pairs whose chosen answer has the larger reward.
+  double margin() const { return chosen - rejected; }
+};
+
 struct StepRecord {
   int64_t generation;
   int64_t step;
@@ -27,6 +35,7 @@ struct StepRecord {
   double predicted_step_time_s;
   std::optional<double> validation_loss;
   std::map<std::string, double> evaluation;  // Losses by set, where it was due.
+  std::optional<RewardRecord> rewards;       // Where pairs are trained.
 };
 
 // Tokens that the step trained on a second.

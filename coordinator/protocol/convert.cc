@@ -37,6 +37,8 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_zero(layout.zero);
   message.set_precision(ToMessage(layout.precision));
   message.set_gradient_reduction(ToMessage(layout.gradient_reduction));
+  message.set_objective(
+      static_cast<protocol::LayoutObjective>(layout.objective));
   message.set_recompute(static_cast<uint32_t>(layout.recompute));
   for (const Recompute recompute : layout.recompute_by_stage) {
     message.add_recompute_by_stage(static_cast<uint32_t>(recompute));
@@ -66,6 +68,7 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .zero = message.zero(),
       .precision = FromMessage(message.precision()),
       .gradient_reduction = FromMessage(message.gradient_reduction()),
+      .objective = static_cast<Objective>(message.objective()),
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us(),

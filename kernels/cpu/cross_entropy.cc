@@ -302,6 +302,9 @@ absl::Status CrossEntropyPlan::Gradient(const CrossEntropyGradientArgs& args) {
   const CrossEntropyOptions& options = impl_->options;
   const int64_t vocab_rows = options.vocab_rows;
   const auto row_gradient = [&](float* row, int64_t row_idx, int64_t token) {
+    const double scale =
+        options.token_scale *
+        (args.token_weights == nullptr ? 1.0 : args.token_weights[token]);
     if (args.targets[token] < 0) {
       std::fill(row, row + vocab_rows, 0.0f);
       impl_->losses[row_idx] = 0.0;
@@ -310,9 +313,8 @@ absl::Status CrossEntropyPlan::Gradient(const CrossEntropyGradientArgs& args) {
     const TokenStats stats = CombineStats(args.all_stats, args.num_shards,
                                           options.num_tokens, token);
     impl_->losses[row_idx] = stats.loss(options.z_loss);
-    const float factor =
-        stats.lse_factor(options.z_loss) *
-        static_cast<float>(options.token_scale / stats.sum_exponentials);
+    const float factor = stats.lse_factor(options.z_loss) *
+                         static_cast<float>(scale / stats.sum_exponentials);
     if (options.softcap > 0) {
       Loops().capped_gradient(row, vocab_rows, stats.maximum, factor,
                               static_cast<float>(options.softcap));
@@ -322,7 +324,7 @@ absl::Status CrossEntropyPlan::Gradient(const CrossEntropyGradientArgs& args) {
     }
     const int64_t target = args.targets[token] - options.vocab_begin;
     if (target >= 0 && target < vocab_rows) {
-      row[target] -= static_cast<float>(options.token_scale) *
+      row[target] -= static_cast<float>(scale) *
                      CapSlope(stats.target_logit, options.softcap);
     }
   };
@@ -338,7 +340,9 @@ absl::Status CrossEntropyPlan::Gradient(const CrossEntropyGradientArgs& args) {
         *plans, begin, args.d_hidden, args.d_weight, args.hidden, args.weight,
         args.logits, args.workspace));
   }
-  *args.loss += options.token_scale * options.loss_share * loss;
+  if (args.token_weights == nullptr) {
+    *args.loss += options.token_scale * options.loss_share * loss;
+  }
   return absl::OkStatus();
 }
 

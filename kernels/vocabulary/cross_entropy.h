@@ -78,6 +78,9 @@ struct CrossEntropyGradientArgs {
   const int32_t* targets;
   const float* all_stats;  // [num_shards, num_tokens, kNumCrossEntropyStats]
   int64_t num_shards;      // At least one.
+  // [num_tokens]: factors of the tokens' gradients. Null: one each. With them
+  // `loss` is not touched: whoever made them knows the loss.
+  const float* token_weights = nullptr;
   float* logits;
   void* workspace;
 };

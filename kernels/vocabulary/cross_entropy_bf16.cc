@@ -353,10 +353,14 @@ absl::Status CrossEntropyBf16Plan::Gradient(
              .losses = chunk.losses,
              .all_stats = args.all_stats + chunk.begin * kNumCrossEntropyStats,
              .num_shards = args.num_shards,
-             .shard_stride = impl_->problem.num_tokens * kNumCrossEntropyStats},
+             .shard_stride = impl_->problem.num_tokens * kNumCrossEntropyStats,
+             .token_weights = args.token_weights == nullptr
+                                  ? nullptr
+                                  : args.token_weights + chunk.begin},
             stream));
         return impl_->Propagate(chunk, args, stream);
       }));
+  if (args.token_weights != nullptr) return absl::OkStatus();
   return impl_->SumLosses(args, stream);
 }
 

@@ -83,6 +83,7 @@ struct CrossEntropyGradientBf16Args {
   const float* all_stats;  // [num_shards, num_tokens, kNumCrossEntropyStats]
   int64_t num_shards;      // At least one.
   const float* device_token_scale = nullptr;
+  const float* token_weights = nullptr;  // As CrossEntropyGradientArgs.
   // The workspace still holds the logits that Stats() left, which saves
   // computing them again; only where num_chunks() is one.
   bool has_logits = false;

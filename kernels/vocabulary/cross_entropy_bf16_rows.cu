@@ -205,8 +205,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       args.all_stats + int64_t{blockIdx.x} * kNumCrossEntropyStats,
       args.num_shards, args.shard_stride);
   const float log_sum = logf(all.sum);
+  CrossEntropyWeights weights = args.weights;
+  if (args.token_weights != nullptr) {
+    weights.token_scale *= args.token_weights[blockIdx.x];
+  }
   WriteRow(row.vecs, row.vocab, row.target, target_logit,
-           ce::MakeGradient(args.weights, all.maximum, log_sum),
+           ce::MakeGradient(weights, all.maximum, log_sum),
            ce::Softcap<kCapped>(args.rows.softcap));
   if (threadIdx.x == 0) {
     args.losses[blockIdx.x] =

@@ -59,7 +59,8 @@ struct CrossEntropyRowGradientsArgs {
   double* losses;          // [num_rows], not yet scaled.
   const float* all_stats;  // For these rows; shards are shard_stride apart.
   int64_t num_shards;
-  int64_t shard_stride;  // Elements.
+  int64_t shard_stride;                  // Elements.
+  const float* token_weights = nullptr;  // [num_rows], factors of gradients.
 };
 absl::Status LaunchCrossEntropyRowGradients(
     const CrossEntropyRowGradientsArgs& args, cudaStream_t stream);

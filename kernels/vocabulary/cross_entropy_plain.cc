@@ -154,7 +154,10 @@ absl::Status PlainCrossEntropyPlan::Impl::Gradient(
          .num_shards = args.num_shards,
          .shard_stride = stats_of_shard,
          .token_scale = problem().token_scale,
-         .z_loss = problem().z_loss},
+         .z_loss = problem().z_loss,
+         .token_weights = args.token_weights == nullptr
+                              ? nullptr
+                              : args.token_weights + begin},
         options.type, stream);
   };
   const auto propagate = [&](const ChunkPlans& plans, int64_t begin) {
@@ -176,6 +179,7 @@ absl::Status PlainCrossEntropyPlan::Impl::Gradient(
   RETURN_IF_ERROR(ForEachChunk(args.hidden, args.weight, args.targets,
                                args.logits, args.workspace, stream, rows,
                                propagate));
+  if (args.token_weights != nullptr) return absl::OkStatus();
   return LaunchCrossEntropySum(
       {.loss = args.loss,
        .losses = losses,

@@ -54,6 +54,7 @@ struct PlainCrossEntropyGradientArgs {
   const int32_t* targets;
   const float* all_stats;  // [num_shards, num_tokens, kNumCrossEntropyStats]
   int64_t num_shards;      // At least one.
+  const float* token_weights = nullptr;  // As CrossEntropyGradientArgs.
   void* logits;
   void* workspace;
 };

@@ -41,7 +41,7 @@ Maximum MaximumOf(const std::vector<double>& logits) {
 void Propagate(const CrossEntropyOptions& options,
                const std::vector<double>& log_sums, float* d_hidden,
                float* d_weight, const float* hidden, const float* weight,
-               const int32_t* targets) {
+               const int32_t* targets, const float* token_weights = nullptr) {
   std::vector<double> weight_gradient(options.vocab_rows * options.hidden);
   for (int64_t t = 0; t < options.num_tokens; ++t) {
     std::vector<double> hidden_gradient(options.hidden);
@@ -51,10 +51,12 @@ void Propagate(const CrossEntropyOptions& options,
       const double slope = options.softcap > 0
                                ? 1 - std::pow(logits[v] / options.softcap, 2)
                                : 1;
-      const double d_logit = slope * options.token_scale *
-                             ((1 + 2 * options.z_loss * log_sums[t]) *
-                                  std::exp(logits[v] - log_sums[t]) -
-                              one);
+      const double d_logit =
+          slope * (token_weights == nullptr ? 1.0 : token_weights[t]) *
+          options.token_scale *
+          ((1 + 2 * options.z_loss * log_sums[t]) *
+               std::exp(logits[v] - log_sums[t]) -
+           one);
       for (int64_t h = 0; h < options.hidden; ++h) {
         hidden_gradient[h] += d_logit * weight[v * options.hidden + h];
         weight_gradient[v * options.hidden + h] +=
@@ -119,13 +121,13 @@ void CrossEntropyGradientReference(const CrossEntropyOptions& options,
       target_logit += stats[kTargetLogitStat];
     }
     log_sums[t] = std::log(sum);
-    if (args.targets[t] < 0) continue;
+    if (args.targets[t] < 0 || args.token_weights != nullptr) continue;
     *args.loss += options.token_scale * options.loss_share *
                   (log_sums[t] - target_logit +
                    options.z_loss * log_sums[t] * log_sums[t]);
   }
   Propagate(options, log_sums, args.d_hidden, args.d_weight, args.hidden,
-            args.weight, args.targets);
+            args.weight, args.targets, args.token_weights);
 }
 
 }  // namespace millrace

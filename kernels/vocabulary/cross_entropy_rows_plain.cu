@@ -113,6 +113,9 @@ __global__ void __launch_bounds__(kNumThreads) GradientRowsKernel(
     return;
   }
   const int64_t target = logits.targets[row_idx] - logits.vocab_begin;
+  const double scale = args.token_weights == nullptr
+                           ? args.token_scale
+                           : args.token_scale * args.token_weights[row_idx];
   RowSums sums = {};
   if (args.all_stats == nullptr) {
     sums = SumRow(row, logits.vocab_rows, logits.softcap);
@@ -130,14 +133,13 @@ __global__ void __launch_bounds__(kNumThreads) GradientRowsKernel(
     const double lse = log(stats.sum_exponentials) + stats.maximum;
     args.losses[row_idx] = lse - stats.target_logit + args.z_loss * lse * lse;
     shared_maximum = stats.maximum;
-    shared_factor =
-        static_cast<float>((1.0 + 2.0 * args.z_loss * lse) * args.token_scale /
-                           stats.sum_exponentials);
+    shared_factor = static_cast<float>((1.0 + 2.0 * args.z_loss * lse) * scale /
+                                       stats.sum_exponentials);
   }
   __syncthreads();
   const float maximum = shared_maximum;
   const float factor = shared_factor;
-  const float token_scale = static_cast<float>(args.token_scale);
+  const float token_scale = static_cast<float>(scale);
   for (int64_t v = threadIdx.x; v < logits.vocab_rows; v += kNumThreads) {
     const float logit = Capped(ToFloat(row[v]), logits.softcap);
     const float share = expf(logit - maximum) * factor;

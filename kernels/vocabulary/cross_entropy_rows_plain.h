@@ -45,7 +45,8 @@ struct PlainCrossEntropyGradientRowsArgs {
   int64_t num_shards;
   int64_t shard_stride;
   double token_scale;
-  double z_loss;  // Not negative.
+  double z_loss;                         // Not negative.
+  const float* token_weights = nullptr;  // [num_rows], factors of gradients.
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape.

@@ -162,10 +162,11 @@ double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
            seconds(OpKind::kAccumulateGradients, owned);
   }
   if (layout.num_ranks() > 1) {
-    sum += tables.Seconds(layout, OpKind::kAllReduce,
-                          CollectiveAttributes{.group = Group::kWorld,
-                                               .num_elements = kNumStepScalars,
-                                               .dtype = DType::kFloat64});
+    sum += tables.Seconds(
+        layout, OpKind::kAllReduce,
+        CollectiveAttributes{.group = Group::kWorld,
+                             .num_elements = NumStepScalars(layout),
+                             .dtype = DType::kFloat64});
   }
   return sum;
 }

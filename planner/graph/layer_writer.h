@@ -100,6 +100,8 @@ class LayerWriter {
   // Head and loss in chunks of tokens. One tensor rank does all of it in the
   // backward pass, by one op.
   void ChunkedLoss(LossUse use);
+  // The loss of pairs, from the statistics of `loss`.
+  void PreferenceLoss(const VocabAttributes& loss);
   // The statistics or losses of each token from every tensor rank, in fp32.
   void GatherStatistics();
 

@@ -67,10 +67,15 @@ void LayerWriter::ChunkedLoss(LossUse use) {
   if (!trains) {
     Forward(piece, OpKind::kCrossEntropyStats, attributes, launches);
     GatherStatistics();
-    Forward(piece, OpKind::kCrossEntropyLoss, attributes);
+    if (layout_.trains_preferences()) {
+      PreferenceLoss(attributes);
+    } else {
+      Forward(piece, OpKind::kCrossEntropyLoss, attributes);
+    }
     return;
   }
-  if (layout_.tensor == 1) {
+  // The weight of a token depends on the loss of all tokens of its pair.
+  if (layout_.tensor == 1 && !layout_.trains_preferences()) {
     attributes.accumulate = !layout_.shards_gradients();
     Backward(Phase::kInputGradient, OpKind::kLinearCrossEntropy, attributes,
              launches);
@@ -85,6 +90,17 @@ void LayerWriter::ChunkedLoss(LossUse use) {
   Backward(Phase::kInputGradient, OpKind::kCrossEntropyGradient, attributes,
            launches);
   GatherStatistics();
+  if (layout_.trains_preferences()) PreferenceLoss(attributes);
+}
+
+void LayerWriter::PreferenceLoss(const VocabAttributes& loss) {
+  Forward(Piece::kProduct, OpKind::kPreferenceLoss,
+          VocabAttributes{.num_tokens = loss.num_tokens,
+                          .hidden = loss.hidden,
+                          .vocab_rows = loss.vocab_rows,
+                          .token_scale = loss.token_scale,
+                          .loss_share = loss.loss_share,
+                          .sequence_length = model_.sequence_length});
 }
 
 void LayerWriter::GatherStatistics() {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::string_view kSourceFormats[] = {"auto", "text", "jsonl",
                                                 "parquet", "indexed"};
-constexpr absl::string_view kSourceKinds[] = {"text", "chat"};
+constexpr absl::string_view kSourceKinds[] = {"text", "chat", "preference"};
 constexpr absl::string_view kTrainOn[] = {"assistant", "completion", "all"};
 
 // "auto, text or jsonl".
@@ -162,20 +162,25 @@ class SourceReader {
   }
 
   void CheckKind() {
-    if (!source_.is_chat()) {
-      if (seen_.contains("train_on")) {
-        Problem(section_, "train_on",
-                "given for text, which is trained wholly; add kind: chat, or "
-                "leave it out");
-      }
-      return;
+    if (!source_.is_chat() && seen_.contains("train_on")) {
+      Problem(section_, "train_on",
+              source_.is_preference()
+                  ? "given for preference, of which the answers are trained; "
+                    "leave it out"
+                  : "given for text, which is trained wholly; add kind: chat, "
+                    "or leave it out");
+    }
+    if (!source_.has_samples()) return;
+    if (source_.is_preference() && seen_.contains("column")) {
+      Problem(section_, "column",
+              "given for preference, whose columns are prompt, chosen and "
+              "rejected; leave it out");
     }
     if (!seen_.contains("column")) source_.column.clear();
     if (source_.format == "text" || source_.format == "indexed") {
       Problem(section_, "format",
-              absl::StrCat("expected auto, jsonl or parquet where kind is "
-                           "chat, found '",
-                           source_.format, "'"));
+              absl::StrCat("expected auto, jsonl or parquet where kind is ",
+                           source_.kind, ", found '", source_.format, "'"));
     }
   }
 
@@ -212,9 +217,9 @@ std::string ListToYaml(const std::vector<std::string>& files) {
 std::string SourceToYaml(const DataSourceSpec& source, SourcePlace place) {
   std::string yaml = absl::StrCat("{files: ", ListToYaml(source.files),
                                   ", format: ", source.format);
+  if (source.has_samples()) absl::StrAppend(&yaml, ", kind: ", source.kind);
   if (source.is_chat()) {
-    absl::StrAppend(&yaml, ", kind: ", source.kind,
-                    ", train_on: ", source.train_on);
+    absl::StrAppend(&yaml, ", train_on: ", source.train_on);
   }
   if (!source.column.empty()) {
     absl::StrAppend(&yaml, ", column: ", QuoteYaml(source.column));

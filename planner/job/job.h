@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/layout/layout.h"
 #include "planner/layout/layout_constraints.h"
 #include "planner/layout/model.h"
 
@@ -19,7 +20,7 @@ namespace millrace {
 struct DataSourceSpec {
   std::vector<std::string> files;  // Globs; of indexed data as DataSpec's.
   std::string format = "auto";     // "text", "jsonl", "parquet" or "indexed".
-  // What a record is: "text", trained wholly, or "chat".
+  // What a record is: "text", trained wholly, "chat" or "preference".
   std::string kind = "text";
   std::string train_on = "assistant";  // Of chat; or "completion" or "all".
   // Of records: the text. Of chat the messages, or empty: they have the usual
@@ -27,6 +28,9 @@ struct DataSourceSpec {
   std::string column = "text";
   double weight = 1;  // Share of samples, beside the others' sum.
   bool is_chat() const { return kind == "chat"; }
+  bool is_preference() const { return kind == "preference"; }
+  // Whether records become samples with trained and untrained tokens.
+  bool has_samples() const { return is_chat() || is_preference(); }
   friend bool operator==(const DataSourceSpec&,
                          const DataSourceSpec&) = default;
 };
@@ -71,11 +75,19 @@ struct TrainingSpec {
   uint64_t seed = 0;
   std::string precision = "fp32";
   std::string gradient_reduction = "fp32";
+  std::string objective = "cross_entropy";  // Or "dpo".
+  double dpo_beta = 0.1;
+  double dpo_label_smoothing = 0;         // Share of pairs taken to be swapped.
   bool deterministic = false;             // Equal runs on GPUs give equal bits.
   double gradient_clip_norm = 1.0;        // 0: no clipping.
   int64_t validation_interval_steps = 0;  // 0: never.
   int64_t validation_steps = 1;
   OptimizerSpec optimizer;
+  bool trains_preferences() const { return objective == "dpo"; }
+  Objective minimizes() const {
+    return trains_preferences() ? Objective::kPreference
+                                : Objective::kCrossEntropy;
+  }
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 

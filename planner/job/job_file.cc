@@ -312,6 +312,7 @@ class JobReader {
     CheckOneSource();
     CheckFrom();
     CheckChat();
+    CheckObjective();
     CheckGoodput();
     CheckEvaluation();
     CheckMetrics();
@@ -385,13 +386,14 @@ class JobReader {
   void CheckChat() {
     std::vector<DataSourceSpec> sources = job_.data.sources;
     for (const auto& [name, set] : job_.evaluation.sets) sources.push_back(set);
-    if (std::ranges::any_of(sources, &DataSourceSpec::is_chat) &&
+    if (std::ranges::any_of(sources, &DataSourceSpec::has_samples) &&
         job_.data.tokenizer == "auto") {
       Error(LineOf("data.tokenizer"), "data.tokenizer",
-            "missing where records are chat: their template and its tokens "
+            "missing where records are chat or preference: their template and "
+            "its tokens "
             "are a model's own; name its folder, or its tokenizer.json");
     }
-    if (std::ranges::any_of(sources, &DataSourceSpec::is_chat) &&
+    if (std::ranges::any_of(sources, &DataSourceSpec::has_samples) &&
         job_.data.packing && job_.model.learned_positions > 0) {
       Error(LineOf("data.packing"), "data.packing",
             "expected false where the model has learned positions: packed "
@@ -403,6 +405,37 @@ class JobReader {
       Error(LineOf("data.chat_date"), "data.chat_date",
             absl::StrCat("expected a date such as 2026-11-23, found '",
                          job_.data.chat_date, "'"));
+    }
+  }
+
+  // Sources of pairs, and nothing else, are what dpo trains.
+  void CheckObjective() {
+    const char* const key = "training.objective";
+    const std::vector<DataSourceSpec>& sources = job_.data.sources;
+    if (job_.training.trains_preferences()) {
+      if (sources.empty() ||
+          !std::ranges::all_of(sources, &DataSourceSpec::is_preference)) {
+        Error(LineOf(key), key,
+              "dpo trains pairs of answers: expected every source in "
+              "data.sources with kind: preference, and no other data");
+      }
+      if (job_.model.learned_positions > 0) {
+        Error(LineOf(key), key,
+              "dpo puts both answers of a pair into one sequence, so the "
+              "second would not begin at the first learned position; expected "
+              "a model with rotary positions");
+      }
+      return;
+    }
+    const bool has_pairs =
+        std::ranges::any_of(sources, &DataSourceSpec::is_preference) ||
+        std::ranges::any_of(job_.evaluation.sets, [](const auto& set) {
+          return set.second.is_preference();
+        });
+    if (has_pairs) {
+      Error(LineOf(key), key,
+            "expected dpo where a source or set has kind: preference, found "
+            "cross_entropy");
     }
   }
 

@@ -198,7 +198,8 @@ const JobKey kJobKeys[] = {
             "With `kind` chat instead of text, its records are conversations, "
             "or prompts with completions (docs/tuning.md), which `train_on` "
             "assistant trains in all that the assistant says, completion in "
-            "the last answer alone, and all wholly."},
+            "the last answer alone, and all wholly. With `kind` preference "
+            "they are pairs of answers, for training.objective dpo."},
     {KEY(data.tokenizer),
      .doc = "auto trains a SentencePiece BPE tokenizer on text, or takes that "
             "in the folder of model.from; else the path "
@@ -258,6 +259,19 @@ const JobKey kJobKeys[] = {
             "Gradients are kept and added up over micro-batches in fp32 either "
             "way.",
      .choices = "fp32|bf16"},
+    {KEY(training.objective),
+     .doc = "What training minimizes. dpo: the loss of pairs of answers, the "
+            "chosen one against the rejected one (direct preference "
+            "optimization), beside the weights that training starts from.",
+     .choices = "cross_entropy|dpo"},
+    {KEY(training.dpo_beta),
+     .doc = "How firmly dpo holds the model to the weights that it starts "
+            "from: more is firmer.",
+     .range = {1e-6, 1e6}},
+    {KEY(training.dpo_label_smoothing),
+     .doc = "For dpo, the share of pairs whose answers are taken to be "
+            "swapped.",
+     .range = {.most = 0.5, .excludes_most = true}},
     {KEY(training.deterministic),
      .doc = "true: equal runs on GPUs give equal bits, at some cost in time. "
             "CPUs always do."},

@@ -58,7 +58,8 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   std::vector<Layout> meshes;
   AddMeshes(space.constraints, axes, space.num_devices,
             {.precision = space.precision,
-             .gradient_reduction = space.gradient_reduction},
+             .gradient_reduction = space.gradient_reduction,
+             .objective = space.objective},
             &meshes);
   return meshes;
 }
@@ -237,6 +238,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
           .num_devices = num_devices,
           .precision = PrecisionOf(job.training.precision),
           .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
+          .objective = job.training.minimizes(),
           .gemm_format = GemmFormatOf(job.training.precision),
           .constraints = job.layout};
 }

@@ -21,6 +21,7 @@ struct LayoutSpace {
   int32_t num_devices;
   Precision precision = Precision::kFloat32;
   Precision gradient_reduction = Precision::kFloat32;
+  Objective objective = Objective::kCrossEntropy;
   GemmFormat gemm_format = GemmFormat::kAsStored;
   LayoutConstraints constraints;
   // The sets of ops worth computing again in a layout, least first, none of

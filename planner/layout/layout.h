@@ -70,6 +70,11 @@ struct CopyEngineUse {
 
 inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
 
+// What a step minimizes (training.objective): the cross entropy of tokens, or
+// the loss of pairs of a preferred and a rejected answer (Rafailov et al.,
+// "Direct Preference Optimization", 2023).
+enum class Objective : uint8_t { kCrossEntropy, kPreference };
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
@@ -92,6 +97,7 @@ struct Layout {
   // Of training.gradient_reduction: what replicas send each other gradients of
   // matrices in.
   Precision gradient_reduction = Precision::kFloat32;
+  Objective objective = Objective::kCrossEntropy;
   GemmFormat gemm_format = GemmFormat::kAsStored;
   // Of all stages, or all that any of them computes again.
   Recompute recompute = Recompute::kNone;
@@ -114,6 +120,9 @@ struct Layout {
   }
   bool rounds_gradients() const {
     return gradient_reduction == Precision::kBfloat16 && data * context > 1;
+  }
+  bool trains_preferences() const {
+    return objective == Objective::kPreference;
   }
   int32_t num_ranks() const;  // The product of the axes that add ranks.
   // Sequences of one optimizer step over all replicas.

@@ -323,7 +323,8 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
       .global_batch = training.global_batch,
       .num_devices = num_ranks,
       .precision = PrecisionOf(training.precision),
-      .gradient_reduction = PrecisionOf(training.gradient_reduction)};
+      .gradient_reduction = PrecisionOf(training.gradient_reduction),
+      .objective = training.minimizes()};
   const std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
   Collector collector(ranks_per_host);

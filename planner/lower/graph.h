@@ -75,6 +75,9 @@ struct PersistentLayout {
   // `parameters` ends otherwise. Near one they move by less than bf16 can show.
   TensorId norms = -1;
   TensorId scratch = -1;  // bf16 alone.
+  // The log-probabilities of answers, [data, T]: of a validation pass of the
+  // last stage, where preferences are trained.
+  TensorId answers = -1;
   int64_t bytes = 0;
 };
 

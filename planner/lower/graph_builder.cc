@@ -63,7 +63,8 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
       add("exp_avg", num_moments, DType::kFloat32, is_training);
   persistent.exp_avg_sq =
       add("exp_avg_sq", num_moments, DType::kFloat32, is_training);
-  persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
+  persistent.scalars =
+      add("scalars", NumStepScalars(layout_), DType::kFloat64, true);
   persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, is_training);
   persistent.skip = add("skip", 1, DType::kInt32, is_training);
   if (has_masters) {
@@ -73,6 +74,10 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
     persistent.scratch =
         add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
             DType::kInt32, true);
+  }
+  if (layout_.trains_preferences() && is_last_stage()) {
+    persistent.answers = add("answers", layout_.data * shapes_.num_tokens,
+                             DType::kFloat32, kind == ProgramKind::kValidation);
   }
   AddBucketTensors();
 }

@@ -26,6 +26,37 @@ TensorId GatherStats(GraphBuilder& builder, const LayerOp& op, TensorId stats) {
   return all_stats;
 }
 
+// Returns the weights of tokens. The answers' log-probabilities of a validation
+// pass go to all replicas.
+TensorId EmitPreferenceLoss(GraphBuilder& builder, const LayerOp& op,
+                            const StageInput& input, TensorId all_stats) {
+  const PersistentLayout& persistent = builder.graph().persistent;
+  const int32_t num_replicas = builder.layout().data;
+  const TensorId weights = builder.AddOutput("head/weights", op, 0);
+  const TensorId log_probabilities =
+      persistent.answers >= 0 && num_replicas == 1
+          ? persistent.answers
+          : builder.AddOutput("head/log_probabilities", op, 1);
+  builder.Emit("head/loss_of_pairs", op,
+               {input.targets, input.document_starts, input.pair_starts,
+                input.references, all_stats},
+               {weights, log_probabilities, persistent.scalars});
+  if (persistent.answers >= 0 && num_replicas > 1) {
+    builder.Emit(
+        {.kind = OpKind::kAllGather,
+         .phase = Phase::kForward,
+         .name = "head/gather_answers",
+         .attributes =
+             CollectiveAttributes{
+                 .group = Group::kData,
+                 .num_elements = num_replicas * builder.shapes().num_tokens,
+                 .dtype = DType::kFloat32},
+         .inputs = {log_probabilities},
+         .outputs = {persistent.answers}});
+  }
+  return weights;
+}
+
 // Returns the gradient of the head's input.
 TensorId EmitLossGradient(GraphBuilder& builder, const LayerOp& op,
                           const StageInput& input, const LossHead& head) {
@@ -43,6 +74,7 @@ TensorId EmitLossGradient(GraphBuilder& builder, const LayerOp& op,
   }
   if (head.all_stats >= 0) loss.inputs.push_back(head.all_stats);
   if (head.logits >= 0) loss.inputs.push_back(head.logits);
+  if (head.weights >= 0) loss.inputs.push_back(head.weights);
   return d_hidden;
 }
 
@@ -55,13 +87,21 @@ StageInput EmitStageInput(GraphBuilder& builder, const LayerGraph& embedding) {
   input.targets = builder.AddTensor("targets", {s.num_tokens}, DType::kInt32);
   input.document_starts =
       builder.AddTensor("document_starts", {s.num_tokens}, DType::kInt32);
-  builder.Emit(
+  GraphOp& load = builder.Emit(
       {.kind = OpKind::kLoadBatch,
        .phase = Phase::kForward,
        .name = "load_batch",
        .attributes = ElementwiseAttributes{.rows = s.num_sequences,
                                            .cols = s.sequence_length},
        .outputs = {input.tokens, input.targets, input.document_starts}});
+  if (builder.layout().trains_preferences()) {
+    input.pair_starts =
+        builder.AddTensor("pair_starts", {s.num_tokens}, DType::kInt32);
+    input.references =
+        builder.AddTensor("references", {s.num_tokens}, DType::kFloat32);
+    load.outputs.push_back(input.pair_starts);
+    load.outputs.push_back(input.references);
+  }
   if (!builder.is_first_stage()) {
     input.stream = builder.AddTensor("stage_input", {s.shard_tokens, s.hidden});
     builder.Emit({.kind = OpKind::kReceive,
@@ -197,6 +237,9 @@ LossHead EmitLossHead(GraphBuilder& builder, const LayerGraph& ops,
                      {head.all_stats, logits});
         break;
       }
+      case OpKind::kPreferenceLoss:
+        head.weights = EmitPreferenceLoss(builder, op, input, head.all_stats);
+        break;
       case OpKind::kCrossEntropyLoss:
         builder.Emit("head/loss", op, {input.targets, head.all_stats},
                      {builder.graph().persistent.scalars});

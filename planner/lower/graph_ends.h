@@ -15,9 +15,11 @@ struct StageInput {
   TensorId tokens;
   TensorId targets;
   TensorId document_starts;
-  Weight embedding;  // First stage only.
-  Weight positions;  // Likewise, where they are learned.
-  TensorId stream;   // [S, H]
+  TensorId pair_starts = -1;  // Where preferences are trained.
+  TensorId references = -1;   // Likewise.
+  Weight embedding;           // First stage only.
+  Weight positions;           // Likewise, where they are learned.
+  TensorId stream;            // [S, H]
 };
 // `embedding`: the ops of the embedding, for the first stage.
 StageInput EmitStageInput(GraphBuilder& builder, const LayerGraph& embedding);
@@ -38,8 +40,9 @@ struct LossHead {
   Weight weight;
   TensorId hidden = -1;  // [T, H]
   TensorId all_stats =
-      -1;                // [tensor, T, 3]; -1 where the loss is one fused op.
-  TensorId logits = -1;  // Workspace of the stats, where it keeps the logits.
+      -1;                 // [tensor, T, 3]; -1 where the loss is one fused op.
+  TensorId logits = -1;   // Workspace of the stats, where it keeps the logits.
+  TensorId weights = -1;  // [T], of tokens, where preferences are trained.
 };
 // `ops` are those of GraphOfHead(). Emits the forward pass: in training up to
 // what every tensor rank must share, in validation up to the loss.

@@ -120,6 +120,7 @@ class Lowering {
     program_.master_buffer = buffer(graph_.persistent.master);
     program_.norms_buffer = buffer(graph_.persistent.norms);
     program_.scratch_buffer = buffer(graph_.persistent.scratch);
+    program_.answers_buffer = buffer(graph_.persistent.answers);
     program_.persistent_arena_bytes = graph_.persistent.bytes;
     return program_.buffers;
   }

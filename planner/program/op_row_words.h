@@ -45,7 +45,10 @@ constexpr OperandSpec Workspace(const char* name, Dims dims) {
 }
 // The tensor of a step's scalars, indexed by StepScalar.
 constexpr OperandSpec Scalars() {
-  return {ElementRole::kFloat64, "scalars", {int64_t{kNumStepScalars}}};
+  return {ElementRole::kFloat64, "scalars", {kStepScalars}};
+}
+constexpr OperandSpec PreferenceScalars() {
+  return {ElementRole::kFloat64, "scalars", {int64_t{kNumPreferenceScalars}}};
 }
 // Gradients of parameters add up over micro-batches.
 constexpr OperandSpec Gradient(const char* name, Dims dims) {

@@ -16,13 +16,19 @@ constexpr OpDescriptor kOpRows[] = {
     // The micro-batch of the executing instruction, from the host's data
     // loader. document_starts[t]: index within its sequence of the first token
     // of the document that token t belongs to; attention looks back no further.
+    // pair_starts[t]: the same of the pair of answers that it belongs to, a
+    // document of the chosen one and then one of the rejected one; -1: of none.
+    // references[t]: the log-probability of the token's answer in the
+    // reference.
     {.kind = OpKind::kLoadBatch,
      .name = "load_batch",
      .attributes = kAttributesIndex<ElementwiseAttributes>,
      .phases = {Phase::kForward},
      .lane = LaneRule::kHost,
      .outputs = {Int32("tokens", {T}), Int32("targets", {T}),
-                 Int32("document_starts", {T})}},
+                 Int32("document_starts", {T}),
+                 Int32("pair_starts", {T}).If(Presence::kWithPreferences),
+                 Float32("references", {T}).If(Presence::kWithPreferences)}},
 
     // Rows of other tensor ranks are zero in x.
     {.kind = OpKind::kEmbeddingForward,
@@ -325,16 +331,20 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs = {Float32("stats", {T, 3}).NotCounted(),
                  Workspace("logits", {C, V})},
      .flops = 2 * T * H * V},
-    // d_hidden is this rank's part of a sum over tensor ranks.
+    // d_hidden is this rank's part of a sum over tensor ranks. With weights,
+    // each token's gradient is multiplied by its own, and kPreferenceLoss has
+    // added the loss.
     {.kind = OpKind::kCrossEntropyGradient,
      .name = "cross_entropy_gradient",
      .attributes = kAttributesIndex<VocabAttributes>,
      .phases = {Phase::kInputGradient},
      .profile = ProfileTable::kCrossEntropy,
-     .inputs = {Activation("hidden", {T, H}), Activation("weight", {V, H}),
-                Int32("targets", {T}).NotCounted(),
-                Float32("all_stats", {X, T, 3}).NotCounted(),
-                Workspace("logits", {C, V}).If(Presence::kWithKeptLogits)},
+     .inputs =
+         {Activation("hidden", {T, H}), Activation("weight", {V, H}),
+          Int32("targets", {T}).NotCounted(),
+          Float32("all_stats", {X, T, 3}).NotCounted(),
+          Workspace("logits", {C, V}).If(Presence::kWithKeptLogits),
+          Float32("weights", {T}).NotCounted().If(Presence::kWithPreferences)},
      .outputs = {Activation("d_hidden", {T, H}),
                  Gradient("d_weight", {V, H}).Moves(V* H),
                  Scalars().NotCounted().Added(Addition::kAlways),
@@ -348,6 +358,20 @@ constexpr OpDescriptor kOpRows[] = {
      .inputs = {Int32("targets", {T}), Float32("all_stats", {X, T, 3})},
      .outputs = {Scalars().NotCounted().Added(Addition::kAlways)},
      .flops = 4 * T},
+    // The loss of each pair, and the derivative of it by each token's cross
+    // entropy. log_probabilities[t]: of the answer that begins at token t, else
+    // zero. A trained token of no pair adds its cross entropy, with weight one.
+    // Beta and label smoothing come from the job.
+    {.kind = OpKind::kPreferenceLoss,
+     .name = "preference_loss",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kForward},
+     .inputs = {Int32("targets", {T}), Int32("document_starts", {T}),
+                Int32("pair_starts", {T}), Float32("references", {T}),
+                Float32("all_stats", {X, T, 3})},
+     .outputs = {Float32("weights", {T}), Float32("log_probabilities", {T}),
+                 PreferenceScalars().NotCounted().Added(Addition::kAlways)},
+     .flops = 8 * T},
 
     // In place, the shard is the slice at the rank's index in the group. The
     // full tensor of a reduce-scatter is scratch afterwards.
@@ -442,7 +466,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kOptimizer},
      .inputs = {Scalars()},
      .outputs = {Float32("clip_factor", {1}), Int32("skip", {1})},
-     .flops = int64_t{kNumStepScalars}},
+     .flops = kStepScalars},
     // Updates one bucket. Master weights take the update, and the parameters
     // are their copy, in bf16 but for norms. Learning rate, betas and step
     // number come from the worker's step inputs.

@@ -12,6 +12,7 @@ class LetterWriter {
  public:
   explicit LetterWriter(const Layout& layout) : layout_(layout) {
     Set(SizeLetter::kTensorRanks, layout.tensor);
+    Set(SizeLetter::kStepScalars, NumStepScalars(layout));
   }
   LetterValues values() const { return values_; }
 
@@ -136,6 +137,8 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
       return std::get<VocabAttributes>(attributes).keeps_logits;
     case Presence::kWithBias:
       return std::get<GemmAttributes>(attributes).bias;
+    case Presence::kWithPreferences:
+      return layout.trains_preferences();
   }
   CHECK(false) << "unknown presence of " << spec.name;
   return false;

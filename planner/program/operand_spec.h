@@ -39,6 +39,7 @@ enum class SizeLetter : uint8_t {
   kParameters,      // P: S where the layout shards parameters, else E.
   kGradients,       // G: S where the layout shards gradients, else E.
   kTensorRanks,     // X
+  kStepScalars,     // NumStepScalars().
   // Letters of kinds that can only be planned:
   kProducts,      // Q: products of one shape.
   kQueryTokens,   // Of this rank.
@@ -132,6 +133,7 @@ enum class Presence : uint8_t {
   kWithMasterWeights,  // In bf16.
   kWithKeptLogits,     // Where the attributes have keeps_logits.
   kWithBias,           // Where a product's attributes have bias.
+  kWithPreferences,    // Where the layout trains preferences.
 };
 
 // Whether an output is added to instead of being overwritten.

@@ -141,6 +141,10 @@ DType GemmOutputType(Precision precision, const GemmAttributes& gemm) {
               .storage;
 }
 
+int64_t NumStepScalars(const Layout& layout) {
+  return layout.trains_preferences() ? kNumPreferenceScalars : kNumStepScalars;
+}
+
 const char* OpKindName(OpKind kind) { return Describe(kind).name; }
 
 bool IsCollective(OpKind kind) {

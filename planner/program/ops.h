@@ -57,6 +57,7 @@ enum class OpKind : uint8_t {
   kCrossEntropyStats,         // Statistics of one vocabulary shard's logits.
   kCrossEntropyGradient,      // Head and loss backward, from all shards' stats.
   kCrossEntropyLoss,          // The loss alone, from all shards' stats.
+  kPreferenceLoss,            // The loss of pairs, and a weight for each token.
   kAllGather,                 // Shards -> the full tensor on every rank.
   kReduceScatter,             // Full tensors -> each rank's shard of the sum.
   kAllReduce,                 // Full tensors -> the sum on every rank.
@@ -117,7 +118,8 @@ struct VocabAttributes {
   // output, instead of computing them again.
   bool keeps_logits = false;
   bool accumulate = false;
-  // kPosition*: tokens of a sequence; vocab_rows are those of positions.
+  // kPosition* and kPreferenceLoss: tokens of a sequence. The vocab_rows of
+  // kPosition* are those of positions.
   int64_t sequence_length = 0;
   double embedding_scale = 1;  // kEmbedding*: what rows are multiplied by.
   double softcap = 0;          // Cross entropy: bound of the logits; 0: none.
@@ -259,7 +261,7 @@ using OpAttributes =
 // "m 512 n 768 k 256 trans_b accumulate": for printing and hashing.
 std::string AttributesToString(const OpAttributes& attributes);
 
-// What a step's scalars tensor holds ([kNumStepScalars] f64). Summed over the
+// What a step's scalars tensor holds ([NumStepScalars()] f64). Summed over the
 // world before the optimizer runs, so that every rank acts alike.
 enum StepScalar : int {
   kLossScalar = 0,         // Mean loss of the global batch, in nats per token.
@@ -267,7 +269,16 @@ enum StepScalar : int {
   kStopVoteScalar = 2,     // Above zero: all stop after this step.
   kSpareScalar = 3,
   kNumStepScalars = 4,
+  // Where pairs are trained, their means. A reward is beta times what an
+  // answer's log-probability has gained over the reference.
+  kChosenRewardScalar = 4,
+  kRejectedRewardScalar = 5,
+  kAccuracyScalar = 6,  // Pairs whose chosen answer has the larger reward.
+  kUnusedScalar = 7,
+  kNumPreferenceScalars = 8,
 };
+// How many of them a layout's Programs have.
+int64_t NumStepScalars(const Layout& layout);
 
 }  // namespace millrace
 

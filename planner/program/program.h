@@ -124,6 +124,10 @@ struct Program {
   // Scratch memory of the compute lane's kernels, which no instruction names;
   // -1 in fp32.
   BufferId scratch_buffer = -1;
+  // The log-probabilities of a validation pass's answers, [data, tokens of a
+  // micro-batch] in fp32, each where its answer begins and zero elsewhere. In
+  // the last stage's validation Program where preferences are trained; else -1.
+  BufferId answers_buffer = -1;
   int64_t persistent_arena_bytes;
   int64_t step_arena_bytes;
 };

@@ -41,6 +41,7 @@ std::vector<Layout> LayoutTree::Shardings() const {
   // which divides best.
   Layout base{.precision = space_.precision,
               .gradient_reduction = space_.gradient_reduction,
+              .objective = space_.objective,
               .gemm_format = space_.gemm_format};
   base.micro_batch = static_cast<int32_t>(space_.global_batch);
 

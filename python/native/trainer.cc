@@ -267,6 +267,12 @@ absl::StatusOr<std::unique_ptr<millrace_trainer>> Open(
   RETURN_IF_ERROR(CheckOptions(options));
   auto rank = std::make_unique<millrace_trainer>();
   ASSIGN_OR_RETURN(rank->job, LoadJobWithFolder(options.job_file));
+  if (rank->job.training.trains_preferences()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.job_file,
+        ": training.objective is dpo, but batches from Python have no pairs; "
+        "train it with `millrace run`"));
+  }
   if (const absl::Status status = CheckStartingWeights(rank->job);
       !status.ok()) {
     return absl::InvalidArgumentError(

@@ -12,8 +12,11 @@
 // FOLDER/gradient/NAME       gradients of the first step, before clipping, fp32
 // FOLDER/final/NAME          parameters after the last step, fp32
 // FOLDER/checkpoints         the state after the last step
-// FOLDER/step-K.batch        tokens, targets, document_starts of step K, int32
+// FOLDER/step-K.batch        tokens, targets, document_starts of step K, int32;
+//                            of pairs also pair_starts and, in fp32, references
 
+#include <algorithm>
+#include <array>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -101,7 +104,8 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
   } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
              name == "tied" || name == "sliding_window" || name == "gpt2" ||
              name == "all_biases" || name == "gemma2" || name == "gemma3" ||
-             name == "phi4_mini" || name == "gelu_erf") {
+             name == "phi4_mini" || name == "gelu_erf" ||
+             name == "preference") {
     job.model = {.vocab_size = 83,
                  .hidden = 28,
                  .num_layers = 2,
@@ -146,14 +150,64 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
       job.model.rope_scaling = {.kind = RopeScalingKind::kLongrope,
                                 .attention_factor = 1.2};
     }
+    if (name == "preference") {
+      job.training.objective = "dpo";
+      job.training.dpo_beta = 0.3;
+      job.training.dpo_label_smoothing = 0.05;
+      job.training.gradient_clip_norm = 0.01;
+    }
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
         "unknown case ", name,
         "; known: grouped, plain, scaled_rope, biases, qk_norm, tied, gpt2, "
-        "all_biases, sliding_window, gemma2, gemma3, phi4_mini, gelu_erf"));
+        "all_biases, sliding_window, gemma2, gemma3, phi4_mini, gelu_erf, "
+        "preference"));
   }
   return job;
 }
+
+// Cuts each sequence into two pairs of answers and a rest without targets. The
+// first two places of an answer train nothing. References are made up.
+class PairsOfTokens : public BatchSource {
+ public:
+  PairsOfTokens(BatchSource* tokens, int64_t sequence_length)
+      : tokens_(tokens), length_(sequence_length) {}
+
+  absl::Status Fill(const BatchRequest& request,
+                    const BatchPointers& out) override {
+    RETURN_IF_ERROR(tokens_->Fill(request, out));
+    for (int64_t i = 0; i < request.num_sequences; ++i) {
+      CutSequence(request.step + request.first_sequence_idx + i,
+                  OneSequence(out, i, length_));
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> TrainedShare(DataSplit, int64_t, int64_t) override {
+    return 2 / static_cast<double>(length_);  // Two pairs a sequence.
+  }
+
+ private:
+  void CutSequence(int64_t number, const BatchPointers& out) const {
+    // Where the answers begin, and the rest.
+    const std::array<int64_t, 5> begins = {0, 5 + number % 4, 14 + number % 3,
+                                           22, length_ - 2};
+    for (int64_t t = 0; t < length_; ++t) {
+      const auto answer = std::upper_bound(begins.begin(), begins.end(), t) -
+                          begins.begin() - 1;
+      const bool is_rest = answer == 4;
+      out.document_starts[t] = static_cast<int32_t>(begins[answer]);
+      if (is_rest || t < begins[answer] + 2) out.targets[t] = -1;
+      out.pair_starts[t] =
+          is_rest ? -1 : static_cast<int32_t>(begins[answer / 2 * 2]);
+      out.references[t] =
+          is_rest ? 0
+                  : -20.0f - static_cast<float>((number * 7 + answer * 5) % 11);
+    }
+  }
+
+  BatchSource* const tokens_;
+  const int64_t length_;
+};
 
 // Documents of random ids and lengths, most shorter than a sequence.
 absl::Status WriteData(const JobSpec& job, const std::string& prefix) {
@@ -218,15 +272,23 @@ absl::Status WriteFlat(Trainer& trainer, BufferId buffer_id,
 }
 
 // Reads the step's global batch from a dataset of its own, as any layout would.
-absl::Status WriteBatch(const JobSpec& job, PackedDataset& dataset,
-                        int64_t step, const std::string& path) {
+absl::Status WriteBatch(const JobSpec& job, BatchSource& batches, int64_t step,
+                        const std::string& path) {
   const int64_t size = job.training.global_batch * job.model.sequence_length;
-  std::vector<int32_t> batch(static_cast<size_t>(3 * size));
-  RETURN_IF_ERROR(dataset.Fill(
+  const bool has_pairs = job.training.trains_preferences();
+  const int64_t num_elements = (has_pairs ? 5 : 3) * size;
+  std::vector<int32_t> batch(static_cast<size_t>(num_elements));
+  int32_t* const data = batch.data();
+  RETURN_IF_ERROR(batches.Fill(
       {DataSplit::kTraining, step, job.training.global_batch, 0,
        job.training.global_batch},
-      {batch.data(), batch.data() + size, batch.data() + 2 * size}));
-  return WriteArray(path, batch.data(), 3 * size);
+      {.tokens = data,
+       .targets = data + size,
+       .document_starts = data + 2 * size,
+       .pair_starts = has_pairs ? data + 3 * size : nullptr,
+       .references =
+           has_pairs ? reinterpret_cast<float*>(data + 4 * size) : nullptr}));
+  return WriteArray(path, data, num_elements);
 }
 
 nlohmann::json DescribeCase(const JobSpec& job,
@@ -295,32 +357,51 @@ absl::Status Dump(const std::string& case_name, const std::string& folder,
   ASSIGN_OR_RETURN(const auto trained, PackedDataset::Open(data_options));
   ASSIGN_OR_RETURN(const auto written, PackedDataset::Open(data_options));
 
+  PairsOfTokens pairs(trained.get(), job.model.sequence_length);
+  PairsOfTokens written_pairs(written.get(), job.model.sequence_length);
+  const bool has_pairs = job.training.trains_preferences();
+  BatchSource& written_batches =
+      has_pairs ? static_cast<BatchSource&>(written_pairs) : *written;
+
   InProcessHub hub;
   const auto communicators = hub.NewFactory();
-  Layout layout{.micro_batch = 2};
+  Layout layout{.micro_batch = 2, .objective = job.training.minimizes()};
   layout.num_microbatches =
       static_cast<int32_t>(job.training.global_batch / layout.micro_batch);
-  ASSIGN_OR_RETURN(const auto trainer,
-                   CreateCpuTrainer({.job = job,
-                                     .layout = layout,
-                                     .rank = Rank{0},
-                                     .num_threads = 2,
-                                     .communicators = communicators.get(),
-                                     .batches = trained.get()}));
+  ASSIGN_OR_RETURN(
+      const auto trainer,
+      CreateCpuTrainer({.job = job,
+                        .layout = layout,
+                        .rank = Rank{0},
+                        .num_threads = 2,
+                        .communicators = communicators.get(),
+                        .batches = has_pairs ? static_cast<BatchSource*>(&pairs)
+                                             : trained.get()}));
   if (!model_folder.empty()) {
     RETURN_IF_ERROR(LoadWeights(model_folder, job.model, *trainer));
   }
   const Program& program = trainer->program();
   nlohmann::json json = DescribeCase(job, program.parameters);
+  if (has_pairs) {
+    json["preference"] = {
+        {"beta", job.training.dpo_beta},
+        {"label_smoothing", job.training.dpo_label_smoothing}};
+  }
   RETURN_IF_ERROR(
       WriteFlat(*trainer, program.parameters_buffer, folder + "/initial"));
   for (int64_t step = 1; step <= kNumSteps; ++step) {
-    RETURN_IF_ERROR(WriteBatch(job, *written, step,
+    RETURN_IF_ERROR(WriteBatch(job, written_batches, step,
                                absl::StrCat(folder, "/step-", step, ".batch")));
     ASSIGN_OR_RETURN(const auto result, trainer->RunStep({}));
     json["steps"].push_back({{"loss", result->loss},
                              {"gradient_norm", result->gradient_norm},
                              {"learning_rate", result->learning_rate}});
+    if (result->preference.has_value()) {
+      json["steps"].back()["rewards"] = {
+          {"chosen", result->preference->chosen_reward},
+          {"rejected", result->preference->rejected_reward},
+          {"accuracy", result->preference->accuracy}};
+    }
     if (step == 1) {
       RETURN_IF_ERROR(
           WriteFlat(*trainer, program.gradients_buffer, folder + "/gradient"));

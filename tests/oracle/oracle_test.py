@@ -55,8 +55,12 @@ class Dump:
 
     def batch(self, step):
         data = numpy.fromfile(self.folder / f"step-{step}.batch", dtype="<i4")
-        shape = (3, self.case["global_batch"], self.case["model"]["sequence_length"])
-        return torch.from_numpy(data.reshape(shape).astype(numpy.int64))
+        shape = (-1, self.case["global_batch"], self.case["model"]["sequence_length"])
+        arrays = data.reshape(shape)
+        if len(arrays) == 3:
+            return torch.from_numpy(arrays.astype(numpy.int64))
+        references = torch.from_numpy(arrays[4].view("<f4").astype(numpy.float64))
+        return [*torch.from_numpy(arrays[:4].astype(numpy.int64)), references]
 
 
 def has_no_gradient(case, name):
@@ -98,11 +102,20 @@ class ComparisonTest(unittest.TestCase):
         self.worst[kind] = max(self.worst[kind], error)
         self.assertLess(error, TOLERANCES[kind], f"{kind} of {what}")
 
+    def loss(self, dump, model, step, measured):
+        tokens, targets, document_starts = dump.batch(step)
+        self.assertGreater(int(document_starts.max()), 0)  # Else masks go untested.
+        return model.loss(tokens, targets, document_starts)
+
+    def gradient_factor(self, dump):
+        """Of the gradients that Programs compute, before kClipFactor's factor."""
+        return 1
+
     def check_step(self, dump, model, optimizer, step, measured):
         tokens, targets, document_starts = dump.batch(step)
         self.assertGreater(int(document_starts.max()), 0)  # Else masks go untested.
         optimizer.zero_grad()
-        loss = model.loss(tokens, targets, document_starts)
+        loss = self.loss(dump, model, step, measured)
         loss.backward()
         self.check(abs(measured["loss"] / loss.item() - 1), "loss", f"step {step}")
         if step == 1:
@@ -112,7 +125,8 @@ class ComparisonTest(unittest.TestCase):
                     query = parameter_named(model, key.replace("k_proj", "q_proj"))
                     self.check(float(gradients[key].norm() / query.grad.norm()), "gradient", key)
                     continue
-                self.check(relative_error(gradients[key], parameter.grad), "gradient", key)
+                self.check(relative_error(gradients[key] * self.gradient_factor(dump), parameter.grad),
+                           "gradient", key)
 
         norm = math.sqrt(sum(float(p.grad.norm()) ** 2 for p in model.parameters()))
         self.check(abs(measured["gradient_norm"] / norm - 1), "gradient", f"norm of step {step}")
@@ -167,6 +181,42 @@ class OracleTest(ComparisonTest):
 
     def test_gelu_by_erf(self):
         self.check_case("gelu_erf")
+
+
+class PreferenceTest(ComparisonTest):
+    """Direct preference optimization as its paper states it, pair by pair."""
+
+    def test_pairs_with_label_smoothing(self):
+        self.check_case("preference")
+
+    def gradient_factor(self, dump):
+        return dump.case["model"]["sequence_length"] / 2  # Two pairs a sequence.
+
+    def loss(self, dump, model, step, measured):
+        tokens, targets, documents, pairs, references = dump.batch(step)
+        beta = dump.case["preference"]["beta"]
+        smoothing = dump.case["preference"]["label_smoothing"]
+        logs = torch.log_softmax(model.logits(tokens, documents), dim=-1)
+        of_targets = logs.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        of_targets = torch.where(targets >= 0, of_targets, torch.zeros_like(of_targets))
+        losses, rewards = [], []
+        for row in range(len(tokens)):
+            for begin in sorted(set(pairs[row].tolist()) - {-1}):
+                is_chosen = (pairs[row] == begin) & (documents[row] == begin)
+                is_rejected = (pairs[row] == begin) & (documents[row] != begin)
+                reward = [beta * (of_targets[row][answer].sum() - references[row][answer][0])
+                          for answer in (is_chosen, is_rejected)]
+                margin = reward[0] - reward[1]
+                losses.append(-(1 - smoothing) * torch.nn.functional.logsigmoid(margin)
+                              - smoothing * torch.nn.functional.logsigmoid(-margin))
+                rewards.append([float(r) for r in reward])
+        self.assertEqual(len(losses), 2 * len(tokens))
+        expected = numpy.array(rewards)
+        self.check(abs(measured["rewards"]["chosen"] - expected[:, 0].mean()), "loss", "chosen")
+        self.check(abs(measured["rewards"]["rejected"] - expected[:, 1].mean()), "loss", "rejected")
+        accuracy = (expected[:, 0] > expected[:, 1]).mean()
+        self.check(abs(measured["rewards"]["accuracy"] - accuracy), "loss", "accuracy")
+        return torch.stack(losses).mean()
 
 
 if __name__ == "__main__":

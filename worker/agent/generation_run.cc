@@ -23,6 +23,7 @@
 #include "worker/data/open_batches.h"
 #include "worker/measure/profiler.h"
 #include "worker/train/evaluate.h"
+#include "worker/train/references.h"
 #include "worker/train/starting_weights.h"
 
 namespace millrace {
@@ -159,7 +160,13 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
   }
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
-  RETURN_IF_ERROR(Restore(job));
+  bool has_starting_weights = false;
+  if (job.training.trains_preferences()) {
+    ASSIGN_OR_RETURN(has_starting_weights,
+                     PrepareReferences(job, FromMessage(message_.layout()),
+                                       rank_, *trainer_, *batches_));
+  }
+  RETURN_IF_ERROR(Restore(job, has_starting_weights));
   // Recoveries end with this line; scripts/bench_recovery reads it.
   std::cerr << absl::StrFormat(
                    "generation %d: trainer made in %.2f s, restored in %.2f s",
@@ -238,8 +245,10 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::Restore(const JobSpec& job) {
+absl::Status GenerationRun::Restore(const JobSpec& job,
+                                    bool has_starting_weights) {
   if (message_.restore_path().empty()) {
+    if (has_starting_weights) return absl::OkStatus();
     return LoadStartingWeights(job, trainer_.get());
   }
   std::vector<StatePiece> state;
@@ -307,6 +316,12 @@ void GenerationRun::ReportStep(const StepResult& result,
   done->set_step_time_s(result.step_time_s);
   done->set_finite(result.finite);
   done->set_stage(trainer_->program().stage);
+  if (result.preference.has_value()) {
+    protocol::PairRewards* rewards = done->mutable_rewards();
+    rewards->set_chosen(result.preference->chosen_reward);
+    rewards->set_rejected(result.preference->rejected_reward);
+    rewards->set_accuracy(result.preference->accuracy);
+  }
   *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
   if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
     AddTimeline(*result.timeline, done);

@@ -67,7 +67,8 @@ class GenerationRun {
   absl::Status Measure(const JobSpec& job);
   absl::Status MakeCommunicators();  // Those of CPU ranks.
   absl::Status BuildTrainer(const JobSpec& job);
-  absl::Status Restore(const JobSpec& job);
+  // Unless the trainer has them already, starting weights are loaded.
+  absl::Status Restore(const JobSpec& job, bool has_starting_weights);
   absl::Status TrainToTheEnd(const JobSpec& job);
   // Makes `result` that of the newest step; reports the one it replaces.
   absl::Status CatchUp(std::optional<StepResult>* result);

@@ -30,12 +30,21 @@ absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
           (context.coordinates.data * num_microbatches + in.microbatch_idx) *
           layout.micro_batch,
       .num_sequences = layout.micro_batch};
-  const BatchPointers out = {.tokens = context.Output<int32_t>(in, 0),
-                             .targets = context.Output<int32_t>(in, 1),
-                             .document_starts = context.Output<int32_t>(in, 2)};
-  return [request, out, batches = context.batches,
-          inputs = context.inputs]() mutable {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const bool pairs = layout.trains_preferences();
+  const BatchPointers out = {
+      .tokens = context.Output<int32_t>(in, 0),
+      .targets = context.Output<int32_t>(in, 1),
+      .document_starts = context.Output<int32_t>(in, 2),
+      .pair_starts = pairs ? context.Output<int32_t>(in, 3) : nullptr,
+      .references = pairs ? context.Output<float>(in, 4) : nullptr};
+  return [request, out, batches = context.batches, inputs = context.inputs,
+          num_tokens = attributes.rows * attributes.cols]() mutable {
     request.step = inputs->step;
+    if (out.pair_starts != nullptr) {
+      std::fill_n(out.pair_starts, num_tokens, -1);
+      std::fill_n(out.references, num_tokens, 0.0f);
+    }
     return batches->Fill(request, out);
   };
 }

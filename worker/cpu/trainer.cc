@@ -112,6 +112,9 @@ class CpuTrainer final : public Trainer {
                       .stop = scalars[kStopVoteScalar] > 0,
                       .finite = std::isfinite(scalars[kLossScalar]) &&
                                 std::isfinite(scalars[kSquaredNormScalar])};
+    if (layout_.trains_preferences()) {
+      result.preference = PreferenceMetricsOf(scalars, inputs_.token_scale);
+    }
     result.step_time_s = MonotonicSeconds() - start_s;
     result.timeline.emplace().rank = rank_;
     training_->FillTimeline(&*result.timeline);
@@ -127,17 +130,11 @@ class CpuTrainer final : public Trainer {
       return absl::InvalidArgumentError(absl::StrCat(
           "validation over ", num_batches, " batches: at least one is needed"));
     }
-    // A BufferId means something in its own Program only.
-    const Program& validation = programs_->validation;
-    double* scalars = reinterpret_cast<double*>(
-        arenas_->At(validation.buffers[validation.scalars_buffer]));
     double sum = 0;
     double trained_share = 0;
     for (int64_t batch = 1; batch <= num_batches; ++batch) {
-      inputs_.step = batch;
-      scalars[kStopVoteScalar] = 0;
-      scalars[kSpareScalar] = 0;
-      RETURN_IF_ERROR(executor_->Run(*validation_, batch));
+      ASSIGN_OR_RETURN(const double* scalars,
+                       RunValidationPass(batch, /*vote=*/false));
       sum += scalars[kLossScalar];
       ASSIGN_OR_RETURN(
           const double share,
@@ -146,6 +143,20 @@ class CpuTrainer final : public Trainer {
       trained_share += share;
     }
     return MeanOfPasses(sum, trained_share);
+  }
+
+  absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch, bool vote) override {
+    CHECK(layout_.trains_preferences());
+    ASSIGN_OR_RETURN(const double* scalars, RunValidationPass(batch, vote));
+    AnswerPass pass = {.vote = scalars[kStopVoteScalar] > 0};
+    const Program& validation = programs_->validation;
+    if (validation.answers_buffer >= 0) {
+      const auto& answers = validation.buffers[validation.answers_buffer];
+      const auto* values = reinterpret_cast<const float*>(arenas_->At(answers));
+      pass.log_probabilities.assign(
+          values, values + answers.bytes / static_cast<int64_t>(sizeof(float)));
+    }
+    return pass;
   }
 
   int64_t planned_bytes() const override {
@@ -194,6 +205,19 @@ class CpuTrainer final : public Trainer {
         Executor::Options{.name = absl::StrCat("rank ", ToInt(rank_)),
                           .on_failure = [this] { communicators_->Abort(); }});
     return absl::OkStatus();
+  }
+
+  // Returns the pass's scalars, summed over the world.
+  absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote) {
+    // A BufferId means something in its own Program only.
+    const Program& validation = programs_->validation;
+    double* scalars = reinterpret_cast<double*>(
+        arenas_->At(validation.buffers[validation.scalars_buffer]));
+    inputs_.step = batch;
+    scalars[kStopVoteScalar] = vote ? 1 : 0;
+    scalars[kSpareScalar] = 0;
+    RETURN_IF_ERROR(executor_->Run(*validation_, batch));
+    return scalars;
   }
 
   std::vector<StatePiece> Pieces() const {

@@ -7,6 +7,7 @@
 #include "kernels/vocabulary/cross_entropy.h"
 #include "kernels/vocabulary/embedding.h"
 #include "kernels/vocabulary/position.h"
+#include "kernels/vocabulary/preference.h"
 #include "worker/cpu/ops.h"
 
 namespace millrace {
@@ -15,6 +16,13 @@ namespace {
 int64_t VocabBegin(const OpContext& context,
                    const VocabAttributes& attributes) {
   return context.coordinates.tensor * attributes.vocab_rows;
+}
+
+// The weights of a gradient's tokens; null where all have one.
+const float* TokenWeights(const OpContext& context, const Instruction& in) {
+  return context.layout.trains_preferences()
+             ? context.Input<float>(in, in.inputs.size() - 1)
+             : nullptr;
 }
 
 double* LossScalar(const OpContext& context, const Instruction& in, size_t i) {
@@ -134,6 +142,7 @@ absl::StatusOr<BoundOp> BindCrossEntropyGradient(const OpContext& context,
                                    .targets = context.Input<int32_t>(in, 2),
                                    .all_stats = context.Input<float>(in, 3),
                                    .num_shards = context.layout.tensor,
+                                   .token_weights = TokenWeights(context, in),
                                    .logits = context.Output<float>(in, 3)};
   return [plan, args, kernels = context.kernels]() mutable {
     args.workspace = kernels->scratch();
@@ -153,6 +162,35 @@ BoundOp BindCrossEntropyLoss(const OpContext& context, const Instruction& in) {
   return [args] { return CrossEntropyLoss(args); };
 }
 
+// Returns the op's operands, with what the job says of the loss.
+PreferenceLossArgs PreferenceLossOf(const OpContext& context,
+                                    const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  double* const scalars = context.Output<double>(in, 2);
+  return {.weights = context.Output<float>(in, 0),
+          .log_probabilities = context.Output<float>(in, 1),
+          .loss = scalars + kLossScalar,
+          .chosen_reward = scalars + kChosenRewardScalar,
+          .rejected_reward = scalars + kRejectedRewardScalar,
+          .accuracy = scalars + kAccuracyScalar,
+          .targets = context.Input<int32_t>(in, 0),
+          .document_starts = context.Input<int32_t>(in, 1),
+          .pair_starts = context.Input<int32_t>(in, 2),
+          .references = context.Input<float>(in, 3),
+          .all_stats = context.Input<float>(in, 4),
+          .num_shards = context.layout.tensor,
+          .num_tokens = attributes.num_tokens,
+          .sequence_length = attributes.sequence_length,
+          .beta = context.training->dpo_beta,
+          .label_smoothing = context.training->dpo_label_smoothing,
+          .scale = attributes.token_scale * attributes.loss_share};
+}
+
+BoundOp BindPreferenceLoss(const OpContext& context, const Instruction& in) {
+  return
+      [args = PreferenceLossOf(context, in)] { return PreferenceLoss(args); };
+}
+
 }  // namespace
 
 void RegisterVocabularyOps(CpuBinders& binders) {
@@ -164,6 +202,7 @@ void RegisterVocabularyOps(CpuBinders& binders) {
   binders.Bind(OpKind::kCrossEntropyStats, BindCrossEntropyStats);
   binders.Bind(OpKind::kCrossEntropyGradient, BindCrossEntropyGradient);
   binders.Bind(OpKind::kCrossEntropyLoss, BindCrossEntropyLoss);
+  binders.Bind(OpKind::kPreferenceLoss, BindPreferenceLoss);
 }
 
 }  // namespace millrace

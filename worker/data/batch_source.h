@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,18 +28,26 @@ struct BatchRequest {
 
 // Each [num_sequences, sequence_length]; see OpKind::kLoadBatch. A token whose
 // target is negative is not trained: it has no loss and no gradient.
+// Where preferences are trained, pair_starts holds -1 and references zero when
+// a source is asked, and one without pairs leaves them so; else both are null.
 struct BatchPointers {
   int32_t* tokens;
   int32_t* targets;
   int32_t* document_starts;
+  int32_t* pair_starts = nullptr;
+  float* references = nullptr;
 };
 
 // The `sequence_idx`-th sequence of a batch.
 inline BatchPointers OneSequence(const BatchPointers& batch,
                                  int64_t sequence_idx, int64_t length) {
-  return {.tokens = batch.tokens + sequence_idx * length,
-          .targets = batch.targets + sequence_idx * length,
-          .document_starts = batch.document_starts + sequence_idx * length};
+  const int64_t at = sequence_idx * length;
+  const bool has_pairs = batch.pair_starts != nullptr;
+  return {.tokens = batch.tokens + at,
+          .targets = batch.targets + at,
+          .document_starts = batch.document_starts + at,
+          .pair_starts = has_pairs ? batch.pair_starts + at : nullptr,
+          .references = has_pairs ? batch.references + at : nullptr};
 }
 
 // The samples of one source of data, by number. A mixture asks for them.
@@ -56,6 +65,33 @@ class SampleSource {
                                              int64_t number) const = 0;
 };
 
+// Pairs of a chosen and a rejected answer, and what the reference says of them:
+// the log-probabilities of their answers under the weights that training starts
+// from (worker/train/references.h).
+class PairSource {
+ public:
+  virtual ~PairSource() = default;
+  // Where a pair's answers begin in a sequence.
+  struct Place {
+    int64_t pair_idx;
+    int64_t chosen_begin;
+    int64_t rejected_begin;
+  };
+
+  // The files that hold the pairs, without what makes them train: equal
+  // prefixes hold equal pairs. Never empty.
+  virtual const std::vector<std::string>& pair_prefixes() const = 0;
+  virtual int64_t num_pairs() const = 0;
+  // Sequences that hold each pair once, in an order of their own.
+  virtual int64_t num_pair_sequences() const = 0;
+  // Fills one sequence of `out` with the `number`-th of them.
+  virtual absl::Status ReadPairs(int64_t number, const BatchPointers& out) = 0;
+  virtual std::vector<Place> PlacesOf(int64_t number) const = 0;
+  // [num_pairs, 2]: of the chosen answer, then of the rejected one. Before the
+  // first training step.
+  virtual void SetReferences(std::vector<float> references) = 0;
+};
+
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
@@ -66,7 +102,8 @@ class BatchSource {
 
   // The trained tokens of the step's whole global batch over all its tokens:
   // the same on every rank, whatever the layout. The step's loss is divided by
-  // it (worker/train/trained_tokens.h).
+  // it (worker/train/trained_tokens.h). A source of pairs counts a pair as one
+  // trained token, so that the loss is the mean over pairs.
   virtual absl::StatusOr<double> TrainedShare(DataSplit /*split*/,
                                               int64_t /*step*/,
                                               int64_t /*global_batch*/) {
@@ -76,6 +113,9 @@ class BatchSource {
   // Whether batches of training steps may be asked for before their step: not
   // where somebody gives each when its step begins.
   virtual bool ReadsAhead() const { return true; }
+
+  // The sources of pairs among what it reads; borrowed.
+  virtual std::vector<PairSource*> PairSources() { return {}; }
 };
 
 // The data of one source, which a job reads alone or as a part of a mixture.

@@ -20,20 +20,6 @@ TrainOn TrainOnByKey(const std::string& key) {
   return TrainOn::kAssistant;
 }
 
-// Rows of a table have every field that any row has; null stands for none.
-// `content` stays, since templates ask whether it is none.
-void RemoveNulls(Columns* value) {
-  if (value->is_array()) {
-    for (Columns& item : *value) RemoveNulls(&item);
-  }
-  if (!value->is_object()) return;
-  for (auto field = value->begin(); field != value->end();) {
-    RemoveNulls(&*field);
-    field = field->is_null() && field.key() != "content" ? value->erase(field)
-                                                         : std::next(field);
-  }
-}
-
 // Gives the messages in `column` the name that records usually have for them.
 absl::Status RenameMessages(const std::string& column, Columns* record) {
   const auto found = record->find(column);
@@ -56,6 +42,18 @@ absl::Status RenameMessages(const std::string& column, Columns* record) {
 }
 
 }  // namespace
+
+void RemoveNulls(nlohmann::ordered_json* value) {
+  if (value->is_array()) {
+    for (nlohmann::ordered_json& item : *value) RemoveNulls(&item);
+  }
+  if (!value->is_object()) return;
+  for (auto field = value->begin(); field != value->end();) {
+    RemoveNulls(&*field);
+    field = field->is_null() && field.key() != "content" ? value->erase(field)
+                                                         : std::next(field);
+  }
+}
 
 ChatEncoder::ChatEncoder(const ChatEncoderOptions& options)
     : column_(options.column),

@@ -9,12 +9,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/json.h"
 #include "worker/chat/chat_files.h"
 #include "worker/chat/chat_sample.h"
 #include "worker/data/record_encoder.h"
 #include "worker/data/tokenizer.h"
 
 namespace millrace {
+
+// Rows of a table have every field that any row has; null stands for none.
+// `content` stays, since templates ask whether it is none.
+void RemoveNulls(nlohmann::ordered_json* value);
 
 struct ChatEncoderOptions {
   const Tokenizer* tokenizer;  // Borrowed; a tokenizer.json.

@@ -43,6 +43,15 @@ class DocumentWriter {
   }
 
   absl::Status Add(const EncodedRecord& record) {
+    if (record.num_chosen_tokens > 0) {
+      const size_t num_chosen = record.num_chosen_tokens;
+      const auto tokens = absl::MakeConstSpan(record.tokens);
+      const auto trained = absl::MakeConstSpan(record.trained);
+      RETURN_IF_ERROR(
+          samples_->Add(tokens.first(num_chosen), trained.first(num_chosen)));
+      return samples_->Add(tokens.subspan(num_chosen),
+                           trained.subspan(num_chosen));
+    }
     return samples_.has_value() ? samples_->Add(record.tokens, record.trained)
                                 : texts_->AddDocument(record.tokens);
   }
@@ -169,6 +178,9 @@ class ShardEncoder {
       }
       RETURN_IF_ERROR(writer->Add(one));
       hasher_.Add(one.tokens.data(), one.tokens.size() * sizeof(int32_t));
+      if (encoder_.makes_pairs()) {
+        hasher_.AddNumber(static_cast<int64_t>(one.num_chosen_tokens));
+      }
       if (encoder_.marks_trained()) {
         hasher_.Add(one.trained.data(), one.trained.size());
         *shard_.num_trained_tokens +=

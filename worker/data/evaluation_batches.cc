@@ -127,11 +127,48 @@ void EvaluationBatches::FillSequence(const BatchRequest& request,
             sequence.tokens.end(), out.targets + sequence.num_context - 1);
 }
 
+std::vector<PairSource*> EvaluationBatches::PairSources() {
+  std::vector<PairSource*> sources;
+  if (training_ != nullptr) sources = training_->PairSources();
+  for (const Set& set : sets_) {
+    for (PairSource* const source : set.samples->PairSources()) {
+      sources.push_back(source);
+    }
+  }
+  return sources;
+}
+
+absl::Status EvaluationBatches::FillPairs(const BatchRequest& request,
+                                          PairSource& pairs,
+                                          const BatchPointers& out) const {
+  const int64_t first =
+      (request.step - 1) * request.global_batch + request.first_sequence_idx;
+  const int64_t num_sequences = std::clamp<int64_t>(
+      pairs.num_pair_sequences() - first, 0, request.num_sequences);
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    RETURN_IF_ERROR(
+        pairs.ReadPairs(first + i, OneSequence(out, i, sequence_length_)));
+  }
+  FillNothing(num_sequences, request.num_sequences, out);
+  return absl::OkStatus();
+}
+
+void EvaluationBatches::FillNothing(int64_t begin, int64_t end,
+                                    const BatchPointers& out) const {
+  const int64_t first = begin * sequence_length_;
+  const int64_t num_tokens = (end - begin) * sequence_length_;
+  std::fill_n(out.tokens + first, num_tokens, 0);
+  std::fill_n(out.targets + first, num_tokens, -1);
+  std::fill_n(out.document_starts + first, num_tokens, 0);
+}
+
 absl::Status EvaluationBatches::Fill(const BatchRequest& request,
                                      const BatchPointers& out) {
   const Set* const selected = selected_;
   const TokenSequence* const sequence = sequence_;
+  PairSource* const pairs = pairs_;
   const bool is_training = request.split == DataSplit::kTraining;
+  if (!is_training && pairs != nullptr) return FillPairs(request, *pairs, out);
   if (!is_training && sequence != nullptr) {
     FillSequence(request, *sequence, out);
     return absl::OkStatus();
@@ -162,6 +199,8 @@ absl::StatusOr<double> EvaluationBatches::TrainedShare(DataSplit split,
   const Set* const selected = selected_;
   const TokenSequence* const sequence = sequence_;
   const bool is_training = split == DataSplit::kTraining;
+  // Nobody asks for the mean over passes that compute references.
+  if (!is_training && pairs_ != nullptr) return 1.0;
   if (!is_training && sequence != nullptr) {
     return static_cast<double>(sequence->num_scored()) /
            static_cast<double>(global_batch * sequence_length_);

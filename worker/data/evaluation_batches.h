@@ -60,6 +60,9 @@ class EvaluationBatches : public BatchSource {
   absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
                                       int64_t global_batch) override;
 
+  // Those of the training data and of all sets.
+  std::vector<PairSource*> PairSources() override;
+
   size_t num_sets() const { return sets_.size(); }
   const std::string& name(size_t set_idx) const { return sets_[set_idx].name; }
   // Of a set, those that are read: all, or the first
@@ -73,7 +76,11 @@ class EvaluationBatches : public BatchSource {
   void SelectValidation() {
     selected_ = nullptr;
     sequence_ = nullptr;
+    pairs_ = nullptr;
   }
+  // Validation passes read the sequences of its pairs, and then sequences
+  // without a target. Borrowed until the next call.
+  void SelectPairs(PairSource& pairs) { pairs_ = &pairs; }
   // The first sequence of a pass is this one, with targets after its context
   // alone; the pass's other sequences have none. Borrowed until the next call.
   void SelectSequence(const TokenSequence& sequence) { sequence_ = &sequence; }
@@ -85,6 +92,10 @@ class EvaluationBatches : public BatchSource {
     int64_t num_sequences = 0;
   };
 
+  absl::Status FillPairs(const BatchRequest& request, PairSource& pairs,
+                         const BatchPointers& out) const;
+  // Sequences [begin, end) of `out` without a target.
+  void FillNothing(int64_t begin, int64_t end, const BatchPointers& out) const;
   // Writes `sequence` as the request's sequence 0 and no targets elsewhere.
   void FillSequence(const BatchRequest& request, const TokenSequence& sequence,
                     const BatchPointers& out) const;
@@ -98,6 +109,7 @@ class EvaluationBatches : public BatchSource {
   // Null: the held-out share of the training data. Read on the host lane.
   std::atomic<const Set*> selected_ = nullptr;
   std::atomic<const TokenSequence*> sequence_ = nullptr;  // Comes first.
+  std::atomic<PairSource*> pairs_ = nullptr;              // Comes before it.
 };
 
 }  // namespace millrace

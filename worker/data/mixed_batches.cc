@@ -58,4 +58,12 @@ absl::StatusOr<double> MixedBatches::TrainedShare(DataSplit split, int64_t step,
          static_cast<double>(global_batch * sequence_length_);
 }
 
+std::vector<PairSource*> MixedBatches::PairSources() {
+  std::vector<PairSource*> pairs;
+  for (const MixedSource& source : sources_) {
+    pairs.insert(pairs.end(), source.pairs.begin(), source.pairs.end());
+  }
+  return pairs;
+}
+
 }  // namespace millrace

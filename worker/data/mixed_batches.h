@@ -16,6 +16,7 @@ namespace millrace {
 struct MixedSource {
   std::string key;  // For errors.
   std::unique_ptr<SampleSource> samples;
+  std::vector<PairSource*> pairs = {};  // BatchSource::PairSources().
 };
 
 // Sequence s of step k is number (k - 1) * global_batch + s of the mixture,
@@ -31,6 +32,7 @@ class MixedBatches : public BatchSource {
                     const BatchPointers& out) override;
   absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
                                       int64_t global_batch) override;
+  std::vector<PairSource*> PairSources() override;
 
  private:
   const Mixture& MixtureOf(DataSplit split) const {

@@ -84,7 +84,9 @@ absl::StatusOr<std::unique_ptr<BatchSource>> OpenBatches(
   ASSIGN_OR_RETURN(Mixture validation, Mixture::Make(weights, kValidationKey));
   std::vector<MixedSource> sources;
   for (size_t i = 0; i < datasets.size(); ++i) {
-    sources.push_back({SourceKey(job, i), std::move(datasets[i])});
+    std::vector<PairSource*> pairs = datasets[i]->PairSources();
+    sources.push_back(
+        {SourceKey(job, i), std::move(datasets[i]), std::move(pairs)});
   }
   return std::make_unique<MixedBatches>(std::move(sources), std::move(training),
                                         std::move(validation),

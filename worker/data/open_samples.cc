@@ -12,7 +12,7 @@ namespace millrace {
 absl::StatusOr<std::unique_ptr<SampleDataset>> OpenSamples(
     const JobSpec& job, const OpenSamplesOptions& options) {
   std::unique_ptr<SampleDataset> dataset;
-  if (options.source.is_chat()) {
+  if (options.source.has_samples()) {
     ASSIGN_OR_RETURN(dataset,
                      SampleBatches::Open(
                          {.prefixes = options.prefixes,
@@ -21,6 +21,7 @@ absl::StatusOr<std::unique_ptr<SampleDataset>> OpenSamples(
                           .sequence_length = job.model.sequence_length,
                           .drops_long_samples = job.data.long_samples == "drop",
                           .packs = job.data.packing,
+                          .pairs = options.source.is_preference(),
                           .validation_fraction = options.validation_fraction,
                           .seed = options.seed}));
   } else {

@@ -17,6 +17,7 @@
 #include "worker/data/chat_encoder.h"
 #include "worker/data/hasher.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/data/preference_encoder.h"
 #include "worker/data/record_encoder.h"
 #include "worker/data/sample_text.h"
 #include "worker/data/sources.h"
@@ -101,7 +102,7 @@ class Preparation {
 
   // What chat sources need beside the tokenizer.
   absl::Status FindTemplate() {
-    const auto chat = std::ranges::find_if(sources_, &DataSource::is_chat);
+    const auto chat = std::ranges::find_if(sources_, &DataSource::has_samples);
     if (chat == sources_.end()) return absl::OkStatus();
     if (!IsTokenizerJson(files_.content)) {
       return absl::InvalidArgumentError(
@@ -155,7 +156,7 @@ class Preparation {
       hasher.AddString(files_.end_of_document);
     }
     AddFiles(source, &hasher);
-    if (source.is_chat()) {
+    if (source.has_samples()) {
       for (const std::string& part :
            {source.kind, source.train_on, chat_files_.content,
             options_.data.chat_date}) {
@@ -187,15 +188,18 @@ class Preparation {
   }
 
   std::unique_ptr<RecordEncoder> MakeEncoder(const DataSource& source) const {
-    if (!source.is_chat()) {
+    if (!source.has_samples()) {
       return std::make_unique<TextEncoder>(tokenizer_.get(), source.column);
     }
-    return std::make_unique<ChatEncoder>(
-        ChatEncoderOptions{.tokenizer = tokenizer_.get(),
-                           .files = &chat_files_,
-                           .column = source.column,
-                           .train_on = source.train_on,
-                           .date = options_.data.chat_date});
+    const ChatEncoderOptions options = {.tokenizer = tokenizer_.get(),
+                                        .files = &chat_files_,
+                                        .column = source.column,
+                                        .train_on = source.train_on,
+                                        .date = options_.data.chat_date};
+    if (source.is_preference()) {
+      return std::make_unique<PreferenceEncoder>(options);
+    }
+    return std::make_unique<ChatEncoder>(options);
   }
 
   absl::StatusOr<Converted> Encode(const DataSource& source,

@@ -23,6 +23,9 @@ struct EncodedRecord {
   std::vector<int32_t> tokens;
   // One a token, 0 or 1, where the encoder marks what is trained.
   std::vector<uint8_t> trained;
+  // Of a pair: the first tokens are the chosen answer's, the others the
+  // rejected one's.
+  size_t num_chosen_tokens = 0;
 };
 
 // Thread-safe once made.
@@ -33,6 +36,8 @@ class RecordEncoder {
   virtual std::vector<std::string> columns() const = 0;
   // Whether samples say which of their tokens are trained; else all are.
   virtual bool marks_trained() const = 0;
+  // Whether records are pairs of answers, each a document.
+  virtual bool makes_pairs() const { return false; }
   // The record is one of text, so not left out; its columns are taken.
   virtual void Encode(Record* record, EncodedRecord* encoded) const = 0;
 };

@@ -107,6 +107,7 @@ absl::StatusOr<std::unique_ptr<SampleBatches>> SampleBatches::Open(
     (held_out ? validation : training)
         .push_back(samples[static_cast<size_t>(i)]);
   }
+  batches->references_.resize(2 * static_cast<size_t>(batches->num_pairs_));
   batches->training_ = batches->Pack(training);
   batches->validation_ = batches->Pack(validation);
   SampleCounts& counts = batches->counts_;
@@ -134,8 +135,14 @@ absl::Status SampleBatches::ReadFiles(std::vector<Sample>* samples) {
           " marks, but ", tokens_.back().bin_path(), " has ",
           tokens_.back().num_tokens(), " tokens"));
     }
-    for (int64_t i = 0; i < num_documents; ++i) {
-      RETURN_IF_ERROR(AddSample(file_idx, i, samples));
+    if (options_.pairs && num_documents % 2 != 0) {
+      return absl::DataLossError(
+          absl::StrCat(tokens_.back().bin_path(), ": has ", num_documents,
+                       " answers, an odd number, instead of pairs"));
+    }
+    for (int64_t i = 0; i < num_documents; i += options_.pairs ? 2 : 1) {
+      RETURN_IF_ERROR(options_.pairs ? AddPair(file_idx, i, samples)
+                                     : AddSample(file_idx, i, samples));
     }
   }
   tokens_scratch_.resize(static_cast<size_t>(options_.sequence_length) + 1);
@@ -143,17 +150,34 @@ absl::Status SampleBatches::ReadFiles(std::vector<Sample>* samples) {
   return absl::OkStatus();
 }
 
+absl::Status SampleBatches::CheckBegins(size_t file_idx,
+                                        int64_t document_idx) const {
+  const IndexedDataset& marks = trained_[file_idx];
+  if (marks.DocumentBegin(document_idx) ==
+      tokens_[file_idx].DocumentBegin(document_idx)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat(marks.bin_path(), ": sample ", document_idx,
+                   " begins elsewhere than in ", tokens_[file_idx].bin_path()));
+}
+
+absl::StatusOr<int64_t> SampleBatches::CountTrained(size_t file_idx,
+                                                    int64_t begin,
+                                                    int64_t length) {
+  if (length <= 0) return 0;
+  trained_scratch_.resize(static_cast<size_t>(length));
+  RETURN_IF_ERROR(trained_[file_idx].Read(begin + 1, length, /*vocab_size=*/2,
+                                          trained_scratch_.data()));
+  return std::count(trained_scratch_.begin(), trained_scratch_.end(), 1);
+}
+
 absl::Status SampleBatches::AddSample(size_t file_idx, int64_t document_idx,
                                       std::vector<Sample>* samples) {
-  const IndexedDataset& marks = trained_[file_idx];
+  RETURN_IF_ERROR(CheckBegins(file_idx, document_idx));
   const int64_t begin = tokens_[file_idx].DocumentBegin(document_idx);
   const int64_t num_tokens =
       tokens_[file_idx].DocumentBegin(document_idx + 1) - begin;
-  if (marks.DocumentBegin(document_idx) != begin) {
-    return absl::DataLossError(absl::StrCat(
-        marks.bin_path(), ": sample ", document_idx,
-        " begins elsewhere than in ", tokens_[file_idx].bin_path()));
-  }
   ++counts_.num_samples;
   const int64_t length = std::min(num_tokens - 1, options_.sequence_length);
   if (length < num_tokens - 1) {
@@ -163,14 +187,8 @@ absl::Status SampleBatches::AddSample(size_t file_idx, int64_t document_idx,
     }
     ++counts_.num_shortened;
   }
-  int64_t num_trained = 0;
-  if (length > 0) {
-    trained_scratch_.resize(static_cast<size_t>(length));
-    RETURN_IF_ERROR(marks.Read(begin + 1, length, /*vocab_size=*/2,
-                               trained_scratch_.data()));
-    num_trained =
-        std::count(trained_scratch_.begin(), trained_scratch_.end(), 1);
-  }
+  ASSIGN_OR_RETURN(const int64_t num_trained,
+                   CountTrained(file_idx, begin, length));
   if (num_trained == 0) {
     ++counts_.num_untrained;
     return absl::OkStatus();
@@ -182,6 +200,43 @@ absl::Status SampleBatches::AddSample(size_t file_idx, int64_t document_idx,
                       .begin = begin,
                       .length = length,
                       .num_trained = num_trained});
+  return absl::OkStatus();
+}
+
+absl::Status SampleBatches::AddPair(size_t file_idx, int64_t document_idx,
+                                    std::vector<Sample>* samples) {
+  RETURN_IF_ERROR(CheckBegins(file_idx, document_idx));
+  RETURN_IF_ERROR(CheckBegins(file_idx, document_idx + 1));
+  const IndexedDataset& tokens = tokens_[file_idx];
+  const int64_t begin = tokens.DocumentBegin(document_idx);
+  const int64_t second = tokens.DocumentBegin(document_idx + 1);
+  const int64_t chosen_length = second - begin - 1;
+  const int64_t rejected_length =
+      tokens.DocumentBegin(document_idx + 2) - second - 1;
+  const int64_t pair_idx = num_pairs_++;
+  ++counts_.num_samples;
+  // A part of an answer is not what was preferred.
+  if (chosen_length + rejected_length > options_.sequence_length) {
+    ++counts_.num_dropped_long;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const int64_t num_chosen,
+                   CountTrained(file_idx, begin, chosen_length));
+  ASSIGN_OR_RETURN(const int64_t num_rejected,
+                   CountTrained(file_idx, second, rejected_length));
+  if (num_chosen == 0 || num_rejected == 0) {
+    ++counts_.num_untrained;
+    return absl::OkStatus();
+  }
+  ++counts_.num_used;
+  counts_.num_tokens += chosen_length + rejected_length;
+  counts_.num_trained_tokens += num_chosen + num_rejected;
+  samples->push_back({.file_idx = file_idx,
+                      .begin = begin,
+                      .length = chosen_length + rejected_length,
+                      .num_trained = 1,
+                      .chosen_length = chosen_length,
+                      .pair_idx = pair_idx});
   return absl::OkStatus();
 }
 
@@ -262,19 +317,7 @@ absl::StatusOr<int64_t> SampleBatches::NumTrained(DataSplit split,
 absl::Status SampleBatches::FillRow(const Row& row, const BatchPointers& out) {
   int64_t at = 0;
   for (const Sample& sample : row.samples) {
-    RETURN_IF_ERROR(tokens_[sample.file_idx].Read(
-        sample.begin, sample.length + 1, options_.vocab_size,
-        tokens_scratch_.data()));
-    RETURN_IF_ERROR(trained_[sample.file_idx].Read(
-        sample.begin, sample.length + 1, /*vocab_size=*/2,
-        trained_scratch_.data()));
-    for (int64_t k = 0; k < sample.length; ++k) {
-      out.tokens[at + k] = tokens_scratch_[static_cast<size_t>(k)];
-      out.targets[at + k] = trained_scratch_[static_cast<size_t>(k) + 1] == 1
-                                ? tokens_scratch_[static_cast<size_t>(k) + 1]
-                                : -1;
-      out.document_starts[at + k] = static_cast<int32_t>(at);
-    }
+    RETURN_IF_ERROR(FillSample(sample, at, out));
     at += sample.length;
   }
   const int64_t rest = options_.sequence_length - at;
@@ -282,6 +325,61 @@ absl::Status SampleBatches::FillRow(const Row& row, const BatchPointers& out) {
   std::fill_n(out.targets + at, rest, -1);
   std::fill_n(out.document_starts + at, rest, static_cast<int32_t>(at));
   return absl::OkStatus();
+}
+
+absl::Status SampleBatches::FillSample(const Sample& sample, int64_t at,
+                                       const BatchPointers& out) {
+  if (sample.pair_idx < 0) {
+    return FillDocument(sample.file_idx, sample.begin, sample.length, at, out);
+  }
+  const int64_t rejected_at = at + sample.chosen_length;
+  RETURN_IF_ERROR(FillDocument(sample.file_idx, sample.begin,
+                               sample.chosen_length, at, out));
+  RETURN_IF_ERROR(
+      FillDocument(sample.file_idx, sample.begin + sample.chosen_length + 1,
+                   sample.length - sample.chosen_length, rejected_at, out));
+  if (out.pair_starts == nullptr) return absl::OkStatus();
+  std::fill_n(out.pair_starts + at, sample.length, static_cast<int32_t>(at));
+  const float* const references =
+      references_.data() + 2 * static_cast<size_t>(sample.pair_idx);
+  std::fill_n(out.references + at, sample.chosen_length, references[0]);
+  std::fill_n(out.references + rejected_at,
+              sample.length - sample.chosen_length, references[1]);
+  return absl::OkStatus();
+}
+
+absl::Status SampleBatches::FillDocument(size_t file_idx, int64_t begin,
+                                         int64_t length, int64_t at,
+                                         const BatchPointers& out) {
+  RETURN_IF_ERROR(tokens_[file_idx].Read(begin, length + 1, options_.vocab_size,
+                                         tokens_scratch_.data()));
+  RETURN_IF_ERROR(trained_[file_idx].Read(begin, length + 1, /*vocab_size=*/2,
+                                          trained_scratch_.data()));
+  for (int64_t k = 0; k < length; ++k) {
+    const auto next = static_cast<size_t>(k) + 1;
+    out.tokens[at + k] = tokens_scratch_[next - 1];
+    out.targets[at + k] =
+        trained_scratch_[next] == 1 ? tokens_scratch_[next] : -1;
+    out.document_starts[at + k] = static_cast<int32_t>(at);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<PairSource::Place> SampleBatches::PlacesOf(int64_t number) const {
+  std::vector<Place> places;
+  int64_t at = 0;
+  for (const Sample& sample : PairRow(number).samples) {
+    places.push_back({.pair_idx = sample.pair_idx,
+                      .chosen_begin = at,
+                      .rejected_begin = at + sample.chosen_length});
+    at += sample.length;
+  }
+  return places;
+}
+
+void SampleBatches::SetReferences(std::vector<float> references) {
+  CHECK(static_cast<int64_t>(references.size()) == 2 * num_pairs_);
+  references_ = std::move(references);
 }
 
 }  // namespace millrace

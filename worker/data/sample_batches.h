@@ -57,6 +57,9 @@ struct SampleBatchesOptions {
   // Samples longer than a sequence: their begin is kept, or they are left out.
   bool drops_long_samples = false;
   bool packs = true;  // False: one sample a sequence.
+  // Each two documents are the answers of a pair, the chosen one first: one
+  // sample, which is left out if it is too long. Both must have trained tokens.
+  bool pairs = false;
   // In [0, 1): share of samples, the same for every seed. Above zero at least
   // one is kept for validation.
   double validation_fraction = 0;
@@ -80,7 +83,7 @@ struct SampleCounts {
 // shortened to the sequence, ..."
 std::string DescribeSamples(const SampleCounts& counts);
 
-class SampleBatches : public SampleDataset {
+class SampleBatches : public SampleDataset, public PairSource {
  public:
   // InvalidArgument: "0 trained tokens in N samples of NAME", or too few
   // samples for both splits. DataLoss if the files do not fit each other.
@@ -106,12 +109,32 @@ class SampleBatches : public SampleDataset {
   std::string Describe() const override { return DescribeSamples(counts_); }
   const SampleCounts& counts() const { return counts_; }
 
+  // Of pairs alone; others leave it out.
+  std::vector<PairSource*> PairSources() override {
+    if (!options_.pairs) return {};
+    return {this};
+  }
+  const std::vector<std::string>& pair_prefixes() const override {
+    return options_.prefixes;
+  }
+  int64_t num_pairs() const override { return num_pairs_; }
+  int64_t num_pair_sequences() const override {
+    return static_cast<int64_t>(training_.size() + validation_.size());
+  }
+  absl::Status ReadPairs(int64_t number, const BatchPointers& out) override {
+    return FillRow(PairRow(number), out);
+  }
+  std::vector<Place> PlacesOf(int64_t number) const override;
+  void SetReferences(std::vector<float> references) override;
+
  private:
   struct Sample {
     size_t file_idx;
-    int64_t begin;   // In the file.
-    int64_t length;  // Places that it fills.
-    int64_t num_trained;
+    int64_t begin;              // In the file.
+    int64_t length;             // Places that it fills.
+    int64_t num_trained;        // One of a pair.
+    int64_t chosen_length = 0;  // Of a pair: places of its first answer.
+    int64_t pair_idx = -1;      // Of a pair, in all files.
   };
   // A sequence of a split.
   struct Row {
@@ -124,12 +147,29 @@ class SampleBatches : public SampleDataset {
   absl::Status ReadFiles(std::vector<Sample>* samples);
   absl::Status AddSample(size_t file_idx, int64_t document_idx,
                          std::vector<Sample>* samples);
+  absl::Status AddPair(size_t file_idx, int64_t document_idx,
+                       std::vector<Sample>* samples);
+  // Of the document's tokens but the first, in `length` places.
+  absl::StatusOr<int64_t> CountTrained(size_t file_idx, int64_t begin,
+                                       int64_t length);
+  absl::Status CheckBegins(size_t file_idx, int64_t document_idx) const;
   std::vector<Row> Pack(const std::vector<Sample>& samples) const;
   const std::vector<Row>& SplitOf(DataSplit split) const {
     return split == DataSplit::kTraining ? training_ : validation_;
   }
   absl::StatusOr<const Row*> RowOf(DataSplit split, int64_t number) const;
   absl::Status FillRow(const Row& row, const BatchPointers& out);
+  // One document, at place `at`.
+  absl::Status FillDocument(size_t file_idx, int64_t begin, int64_t length,
+                            int64_t at, const BatchPointers& out);
+  absl::Status FillSample(const Sample& sample, int64_t at,
+                          const BatchPointers& out);
+  const Row& PairRow(int64_t number) const {
+    const auto num_training = static_cast<int64_t>(training_.size());
+    return number < num_training
+               ? training_[static_cast<size_t>(number)]
+               : validation_[static_cast<size_t>(number - num_training)];
+  }
 
   const SampleBatchesOptions options_;
   std::vector<IndexedDataset> tokens_;
@@ -137,6 +177,8 @@ class SampleBatches : public SampleDataset {
   std::vector<Row> training_;
   std::vector<Row> validation_;
   SampleCounts counts_;
+  int64_t num_pairs_ = 0;
+  std::vector<float> references_;  // [num_pairs_, 2]
   std::vector<int32_t> tokens_scratch_;
   std::vector<int32_t> trained_scratch_;
 };

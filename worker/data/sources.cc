@@ -35,7 +35,7 @@ absl::StatusOr<DataSource> FindSource(const DataSourceSpec& spec,
                     .kind = spec.kind,
                     .train_on = spec.train_on};
   if (spec.format == "indexed" ||
-      (spec.format == "auto" && !spec.is_chat() &&
+      (spec.format == "auto" && !spec.has_samples() &&
        std::ranges::all_of(spec.files, IsIndexedName))) {
     source.indexed = spec.files;
     return source;
@@ -51,11 +51,11 @@ absl::StatusOr<DataSource> FindSource(const DataSourceSpec& spec,
           " does not say what it holds; give the source a `format`: text, "
           "jsonl, parquet or indexed"));
     }
-    if (spec.is_chat() && *format == RecordFormat::kText) {
+    if (spec.has_samples() && *format == RecordFormat::kText) {
       return absl::InvalidArgumentError(absl::StrCat(
-          key, ": ", file.path,
-          " is text by its name; expected chat records, in JSON Lines or "
-          "Parquet: name such files, or give the `format`"));
+          key, ": ", file.path, " is text by its name; expected ", spec.kind,
+          " records, in JSON Lines or Parquet: name such files, or give the "
+          "`format`"));
     }
     source.files.push_back({std::move(file), *format});
   }

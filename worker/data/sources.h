@@ -31,7 +31,8 @@ struct DataSource {
   std::vector<std::string> unmatched;  // Globs without a file.
 
   bool is_indexed() const { return !indexed.empty(); }
-  bool is_chat() const { return kind == "chat"; }
+  bool is_preference() const { return kind == "preference"; }
+  bool has_samples() const { return kind == "chat" || is_preference(); }
   int64_t num_bytes() const;
 };
 

@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "planner/program/ops.h"
+#include "worker/train/trainer.h"
 
 namespace millrace {
 
@@ -35,6 +37,14 @@ inline absl::StatusOr<double> MeanOfPasses(double sum_of_means,
   return absl::InvalidArgumentError(
       "0 trained tokens in the validation passes: raise "
       "training.validation_steps or data.validation_fraction");
+}
+
+// Of a step's summed scalars, in a layout that trains preferences.
+inline PreferenceMetrics PreferenceMetricsOf(const double* scalars,
+                                             double token_scale) {
+  return {.chosen_reward = scalars[kChosenRewardScalar] * token_scale,
+          .rejected_reward = scalars[kRejectedRewardScalar] * token_scale,
+          .accuracy = scalars[kAccuracyScalar] * token_scale};
 }
 
 }  // namespace millrace

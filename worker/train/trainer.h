@@ -49,6 +49,16 @@ struct StepRequest {
   bool measure = false;
 };
 
+// Means over the pairs of a step. A reward is beta times what an answer's
+// log-probability has gained over the reference.
+struct PreferenceMetrics {
+  double chosen_reward = 0;
+  double rejected_reward = 0;
+  double accuracy =
+      0;  // Share of pairs whose chosen answer has the larger one.
+  double margin() const { return chosen_reward - rejected_reward; }
+};
+
 struct StepResult {
   int64_t step;  // The first is 1.
   double loss;   // Mean over the global batch's trained tokens, nats each.
@@ -57,7 +67,17 @@ struct StepResult {
   double step_time_s;
   bool stop;  // Some rank voted to stop in this step; all are told in the same.
   bool finite;  // False: loss or gradient is not a number.
-  std::optional<RankTimeline> timeline;  // Where it was measured.
+  std::optional<PreferenceMetrics> preference;  // Where pairs are trained.
+  std::optional<RankTimeline> timeline;         // Where it was measured.
+};
+
+// What a validation pass says of the answers that it read.
+struct AnswerPass {
+  // [data, tokens of a micro-batch]: where an answer begins its
+  // log-probability, zero elsewhere. Empty on ranks of other stages than the
+  // last.
+  std::vector<float> log_probabilities;
+  bool vote = false;  // Some rank voted.
 };
 
 // A CPU has done a step when RunStep() returns. A GPU has only been given it,
@@ -105,6 +125,12 @@ class Trainer {
   // passes; collective. InvalidArgument if none of them is trained. The
   // result of a step under way is not lost: LastResult() still has it.
   virtual absl::StatusOr<double> RunValidation(int64_t num_batches) = 0;
+
+  // Runs validation pass `batch` (the first is 1) of a layout that trains
+  // preferences, and shares the ranks' votes; collective. A step under way is
+  // treated as by RunValidation().
+  virtual absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch,
+                                                   bool vote) = 0;
 
   // Bytes of both arenas as planned and as allocated; equal, asserted.
   virtual int64_t planned_bytes() const = 0;

@@ -403,6 +403,76 @@ TEST(CrossEntropyBf16ShardsTest, GiveTheWhole) {
   }
 }
 
+// Goal: a token's weight multiplies its gradient, and the loss stays with
+// whoever made the weights. Method: weights that are powers of two of either
+// sign, or zero, change no other bit of d_hidden; equal weights none of
+// d_weight.
+TEST(CrossEntropyBf16ShardsTest, WeightsMultiplyGradients) {
+  const CrossEntropyOptions options = {.num_tokens = 40,
+                                       .hidden = 64,
+                                       .vocab_rows = 3000,
+                                       .token_scale = 1.0 / 64};
+  const Problem problem = MakeProblem(options);
+  DeviceBuffer<uint16_t> hidden = ToDevice(problem.hidden);
+  DeviceBuffer<uint16_t> weight = ToDevice(problem.weight);
+  DeviceBuffer<int32_t> targets = ToDevice(problem.targets);
+  DeviceBuffer<float> stats =
+      PoisonedFloats(options.num_tokens * kNumCrossEntropyStats);
+  const CrossEntropyBf16Plan plan = MakePlan({.problem = options});
+  DeviceBuffer<uint8_t> workspace = PoisonedWorkspace(plan);
+  ASSERT_TRUE(plan.Stats({.stats = stats.data(),
+                          .hidden = hidden.data(),
+                          .weight = weight.data(),
+                          .targets = targets.data(),
+                          .workspace = workspace.data()},
+                         nullptr)
+                  .ok());
+  struct Gradients {
+    std::vector<float> d_hidden, d_weight;
+  };
+  const auto run = [&](const std::vector<float>& weights) {
+    DeviceBuffer<float> token_weights =
+        ToDevice(weights.empty() ? std::vector<float>(1) : weights);
+    DeviceBuffer<uint16_t> d_hidden =
+        PoisonedBf16(static_cast<int64_t>(problem.hidden.size()));
+    DeviceBuffer<float> d_weight =
+        PoisonedFloats(static_cast<int64_t>(problem.weight.size()));
+    DeviceBuffer<double> loss = ToDevice(std::vector<double>{2.0});
+    const absl::Status status = plan.Gradient(
+        {.d_hidden = d_hidden.data(),
+         .d_weight = d_weight.data(),
+         .loss = loss.data(),
+         .hidden = hidden.data(),
+         .weight = weight.data(),
+         .targets = targets.data(),
+         .all_stats = stats.data(),
+         .num_shards = 1,
+         .token_weights = weights.empty() ? nullptr : token_weights.data(),
+         .workspace = workspace.data()},
+        nullptr);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!weights.empty()) {
+      EXPECT_EQ(ToHost(loss)[0], 2.0);
+    }
+    return Gradients{FromBf16(ToHost(d_hidden)), ToHost(d_weight)};
+  };
+  const Gradients plain = run({});
+  std::vector<float> weights(options.num_tokens);
+  for (size_t t = 0; t < weights.size(); ++t) {
+    weights[t] = std::vector<float>{-2, 0.5f, 0, 1, -0.25f}[t % 5];
+  }
+  const Gradients weighted = run(weights);
+  for (size_t i = 0; i < plain.d_hidden.size(); ++i) {
+    ASSERT_EQ(weighted.d_hidden[i],
+              weights[i / options.hidden] * plain.d_hidden[i])
+        << i;
+  }
+  const Gradients negative = run(std::vector<float>(weights.size(), -2));
+  for (size_t i = 0; i < plain.d_weight.size(); ++i) {
+    ASSERT_EQ(negative.d_weight[i], -2 * plain.d_weight[i]) << i;
+  }
+}
+
 // Goal: chunks are as few as the bytes for logits allow, of equal size, and
 // measuring finds algorithms that plans take and that give the same loss.
 TEST(CrossEntropyBf16PlanTest, CutsChunksAndTakesMeasuredAlgorithms) {

@@ -253,8 +253,17 @@ TEST(PlainCrossEntropyTest, ShardsMatchTheReference) {
     }
     double loss_of_whole = 2.0;
     DeviceBuffer<float> device_all_stats = ToDevice(all_stats);
-    for (int64_t shard = 0; shard < kShards; ++shard) {
-      SCOPED_TRACE(absl::StrCat(ElementName(type), " shard ", shard));
+    // With weights of tokens too: of either sign, and zero.
+    std::vector<float> weights(kTokens);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      weights[t] = 0.25f * static_cast<float>(t % 5 - 2);
+    }
+    const DeviceBuffer<float> device_weights = ToDevice(weights);
+    for (int64_t i = 0; i < 2 * kShards; ++i) {
+      const int64_t shard = i / 2;
+      const bool weighted = i % 2 == 0;
+      SCOPED_TRACE(absl::StrCat(ElementName(type), " shard ", shard,
+                                weighted ? ", weighted" : ""));
       CrossEntropyOptions options = whole;
       options.vocab_rows = kRows;
       options.vocab_begin = shard * kRows;
@@ -265,30 +274,32 @@ TEST(PlainCrossEntropyTest, ShardsMatchTheReference) {
       part.d_weight.assign(part.weight.size(), kNan);
       Outputs expected = {.d_hidden = std::vector<float>(part.hidden.size()),
                           .d_weight = std::vector<float>(part.weight.size())};
-      CrossEntropyGradientReference(options,
-                                    {.d_hidden = expected.d_hidden.data(),
-                                     .d_weight = expected.d_weight.data(),
-                                     .loss = &expected.loss,
-                                     .hidden = part.hidden.data(),
-                                     .weight = part.weight.data(),
-                                     .targets = part.targets.data(),
-                                     .all_stats = all_stats.data(),
-                                     .num_shards = kShards});
+      CrossEntropyGradientReference(
+          options, {.d_hidden = expected.d_hidden.data(),
+                    .d_weight = expected.d_weight.data(),
+                    .loss = &expected.loss,
+                    .hidden = part.hidden.data(),
+                    .weight = part.weight.data(),
+                    .targets = part.targets.data(),
+                    .all_stats = all_stats.data(),
+                    .num_shards = kShards,
+                    .token_weights = weighted ? weights.data() : nullptr});
       const PlainCrossEntropyPlan plan =
           MakePlan({.problem = options, .type = type});
       Buffers buffers(type, part, plan);
-      const absl::Status status =
-          plan.Gradient({.d_hidden = buffers.d_hidden.data(),
-                         .d_weight = buffers.d_weight.data(),
-                         .loss = buffers.loss.data(),
-                         .hidden = buffers.hidden.data(),
-                         .weight = buffers.weight.data(),
-                         .targets = buffers.targets.data(),
-                         .all_stats = device_all_stats.data(),
-                         .num_shards = kShards,
-                         .logits = buffers.logits.data(),
-                         .workspace = buffers.workspace.data()},
-                        nullptr);
+      const absl::Status status = plan.Gradient(
+          {.d_hidden = buffers.d_hidden.data(),
+           .d_weight = buffers.d_weight.data(),
+           .loss = buffers.loss.data(),
+           .hidden = buffers.hidden.data(),
+           .weight = buffers.weight.data(),
+           .targets = buffers.targets.data(),
+           .all_stats = device_all_stats.data(),
+           .num_shards = kShards,
+           .token_weights = weighted ? device_weights.data() : nullptr,
+           .logits = buffers.logits.data(),
+           .workspace = buffers.workspace.data()},
+          nullptr);
       ASSERT_TRUE(status.ok()) << status;
       const Outputs actual = buffers.Host();
       // The loss comes of the stats alone, which both sides were given.

@@ -261,6 +261,65 @@ TEST(CrossEntropyTest, ShardsGiveTheWhole) {
   }
 }
 
+// Goal: a token's weight multiplies its gradient, whatever its sign, and the
+// loss stays with whoever made the weights. Method: against the reference; the
+// reference, with equal weights, against another token_scale.
+TEST(CrossEntropyTest, WeightsMultiplyGradients) {
+  const CrossEntropyOptions options = {.num_tokens = 29,
+                                       .hidden = 12,
+                                       .vocab_rows = 50,
+                                       .chunk_tokens = 8,
+                                       .token_scale = 1.0 / 29};
+  const Problem problem = MakeProblem(options, 50, 5);
+  std::vector<float> stats(options.num_tokens * kNumCrossEntropyStats);
+  CrossEntropyStatsReference(options, {.stats = stats.data(),
+                                       .hidden = problem.hidden.data(),
+                                       .weight = problem.weight.data(),
+                                       .targets = problem.targets.data()});
+  const auto run = [&](const CrossEntropyOptions& options, int num_threads,
+                       const float* weights) -> Outputs {
+    std::vector<float> d_hidden = Poisoned(problem.hidden.size());
+    std::vector<float> d_weight = Poisoned(problem.weight.size());
+    double loss = 2.0;
+    CrossEntropyGradientArgs args = {.d_hidden = d_hidden.data(),
+                                     .d_weight = d_weight.data(),
+                                     .loss = &loss,
+                                     .hidden = problem.hidden.data(),
+                                     .weight = problem.weight.data(),
+                                     .targets = problem.targets.data(),
+                                     .all_stats = stats.data(),
+                                     .num_shards = 1,
+                                     .token_weights = weights};
+    if (num_threads == 0) {
+      CrossEntropyGradientReference(options, args);
+    } else {
+      auto plan = CrossEntropyPlan::Create(options, num_threads);
+      EXPECT_TRUE(plan.ok()) << plan.status();
+      Scratch scratch(options, *plan);
+      args.logits = scratch.logits.data();
+      args.workspace = scratch.workspace.get();
+      EXPECT_TRUE(plan->Gradient(args).ok());
+    }
+    if (weights != nullptr) {
+      EXPECT_EQ(loss, 2.0);
+    }
+    return {d_hidden, d_weight};
+  };
+  std::vector<float> weights = RandomFloats(9)(options.num_tokens);
+  weights[3] = 0;
+  ExpectKernelMatches(run(options, 0, weights.data()), 5e-6,
+                      [&](int num_threads) {
+                        return run(options, num_threads, weights.data());
+                      });
+  std::fill(weights.begin(), weights.end(), -0.25f);
+  CrossEntropyOptions scaled = options;
+  scaled.token_scale *= -0.25;
+  const Outputs actual = run(options, 0, weights.data());
+  const Outputs expected = run(scaled, 0, nullptr);
+  ExpectClose(actual[0], expected[0], 1e-7, "d_hidden");
+  ExpectClose(actual[1], expected[1], 1e-7, "d_weight");
+}
+
 TEST(CrossEntropyTest, RefusesWhatCannotBe) {
   const CrossEntropyOptions good = {
       .num_tokens = 2, .hidden = 2, .vocab_rows = 3, .chunk_tokens = 2};

@@ -90,6 +90,12 @@ TEST(ProfileRequestTest, FillsEveryTable) {
         ASSERT_TRUE(options.ok()) << options.status();
         for (const ProfileOp& op : options->ops) kinds.insert(op.kind);
       }
+      TrainingSpec of_pairs = training;
+      of_pairs.objective = "dpo";
+      const auto pairs =
+          BuildProfileRequest(kModel, of_pairs, num_ranks, num_ranks);
+      ASSERT_TRUE(pairs.ok()) << pairs.status();
+      for (const ProfileOp& op : pairs->ops) kinds.insert(op.kind);
       for (int i = 0; i < kNumExecutedOpKinds; ++i) {
         EXPECT_TRUE(kinds.contains(static_cast<OpKind>(i)))
             << OpKindName(static_cast<OpKind>(i)) << " at " << num_ranks;

@@ -118,8 +118,12 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   gpt2.feed_forward = FeedForward::kGelu;
   ModelSpec gemma = job.model;
   gemma.feed_forward = FeedForward::kGeglu;
-  for (const ModelSpec& model : {normed, gpt2, gemma}) {
-    const auto options = BuildProfileRequest(model, job.training, 4, 4);
+  TrainingSpec of_pairs = job.training;
+  of_pairs.objective = "dpo";
+  for (const auto& [model, training] :
+       {std::pair{normed, job.training}, std::pair{gpt2, job.training},
+        std::pair{gemma, job.training}, std::pair{job.model, of_pairs}}) {
+    const auto options = BuildProfileRequest(model, training, 4, 4);
     ASSERT_TRUE(options.ok()) << options.status();
     for (const ProfileOp& op : options->ops) {
       if (kinds.insert(op.kind).second) request->ops.push_back(op);

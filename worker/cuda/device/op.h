@@ -31,6 +31,9 @@ struct CudaStepInputs {
   const int32_t* tokens;           // [num_microbatches, T]
   const int32_t* targets;          // [num_microbatches, T]
   const int32_t* document_starts;  // [num_microbatches, T]
+  // Null where no preferences are trained.
+  const int32_t* pair_starts = nullptr;  // [num_microbatches, T]
+  const float* references = nullptr;     // [num_microbatches, T]
   // [num_microbatches, max_documents + 1] for packed attention: tokens at which
   // the documents of a micro-batch begin, then T for all that there are not.
   const int32_t* document_offsets;

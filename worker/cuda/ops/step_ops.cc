@@ -2,10 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstddef>
 #include <limits>
 #include <variant>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
@@ -27,15 +27,21 @@ CudaOp BindLoadBatch(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   const int64_t num_tokens = attributes.rows * attributes.cols;
   const int64_t first = in.microbatch_idx * num_tokens;
+  static_assert(sizeof(float) == sizeof(int32_t));
   struct Copy {
-    int32_t* to;
-    const int32_t* from;
+    void* to;
+    const void* from;
   };
-  const std::array<Copy, 3> copies = {
-      Copy{context.Output<int32_t>(in, 0), context.inputs->tokens + first},
-      Copy{context.Output<int32_t>(in, 1), context.inputs->targets + first},
-      Copy{context.Output<int32_t>(in, 2),
-           context.inputs->document_starts + first}};
+  std::vector<Copy> copies = {
+      {context.Output<void>(in, 0), context.inputs->tokens + first},
+      {context.Output<void>(in, 1), context.inputs->targets + first},
+      {context.Output<void>(in, 2), context.inputs->document_starts + first}};
+  if (context.layout.trains_preferences()) {
+    copies.push_back(
+        {context.Output<void>(in, 3), context.inputs->pair_starts + first});
+    copies.push_back(
+        {context.Output<void>(in, 4), context.inputs->references + first});
+  }
   return [copies, num_bytes = static_cast<size_t>(num_tokens) *
                               sizeof(int32_t)](cudaStream_t stream) {
     for (const Copy& copy : copies) {

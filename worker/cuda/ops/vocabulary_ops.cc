@@ -10,6 +10,7 @@
 #include "kernels/vocabulary/embedding_bf16.h"
 #include "kernels/vocabulary/embedding_plain.h"
 #include "kernels/vocabulary/position_plain.h"
+#include "kernels/vocabulary/preference.h"
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/ops/ops.h"
 
@@ -19,6 +20,13 @@ namespace {
 int64_t VocabBegin(const CudaOpContext& context,
                    const VocabAttributes& attributes) {
   return context.coordinates.tensor * attributes.vocab_rows;
+}
+
+// The weights of a gradient's tokens; null where all have one.
+const float* TokenWeights(const CudaOpContext& context, const Instruction& in) {
+  return context.layout.trains_preferences()
+             ? context.Input<float>(in, in.inputs.size() - 1)
+             : nullptr;
 }
 
 double* LossScalar(const CudaOpContext& context, const Instruction& in,
@@ -253,6 +261,7 @@ absl::StatusOr<CudaOp> BindCrossEntropyGradient(const CudaOpContext& context,
         .targets = context.Input<int32_t>(in, 2),
         .all_stats = context.Input<float>(in, 3),
         .num_shards = context.layout.tensor,
+        .token_weights = TokenWeights(context, in),
         .has_logits = std::get<VocabAttributes>(in.attributes).keeps_logits,
         .workspace = fast.workspace};
     return CudaOp([args, plan = fast.plan](cudaStream_t stream) {
@@ -269,6 +278,7 @@ absl::StatusOr<CudaOp> BindCrossEntropyGradient(const CudaOpContext& context,
       .targets = context.Input<int32_t>(in, 2),
       .all_stats = context.Input<float>(in, 3),
       .num_shards = context.layout.tensor,
+      .token_weights = TokenWeights(context, in),
       .logits = plain.logits,
       .workspace = plain.workspace};
   return CudaOp([args, plan = plain.plan](cudaStream_t stream) {
@@ -291,6 +301,36 @@ CudaOp BindCrossEntropyLoss(const CudaOpContext& context,
   };
 }
 
+// Returns the op's operands, with what the job says of the loss.
+PreferenceLossArgs PreferenceLossOf(const CudaOpContext& context,
+                                    const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  double* const scalars = context.Output<double>(in, 2);
+  return {.weights = context.Output<float>(in, 0),
+          .log_probabilities = context.Output<float>(in, 1),
+          .loss = scalars + kLossScalar,
+          .chosen_reward = scalars + kChosenRewardScalar,
+          .rejected_reward = scalars + kRejectedRewardScalar,
+          .accuracy = scalars + kAccuracyScalar,
+          .targets = context.Input<int32_t>(in, 0),
+          .document_starts = context.Input<int32_t>(in, 1),
+          .pair_starts = context.Input<int32_t>(in, 2),
+          .references = context.Input<float>(in, 3),
+          .all_stats = context.Input<float>(in, 4),
+          .num_shards = context.layout.tensor,
+          .num_tokens = attributes.num_tokens,
+          .sequence_length = attributes.sequence_length,
+          .beta = context.training->dpo_beta,
+          .label_smoothing = context.training->dpo_label_smoothing,
+          .scale = attributes.token_scale * attributes.loss_share};
+}
+
+CudaOp BindPreferenceLoss(const CudaOpContext& context, const Instruction& in) {
+  return [args = PreferenceLossOf(context, in)](cudaStream_t stream) {
+    return LaunchPreferenceLoss(args, stream);
+  };
+}
+
 }  // namespace
 
 void RegisterCudaVocabularyOps(CudaBinders& binders) {
@@ -302,6 +342,7 @@ void RegisterCudaVocabularyOps(CudaBinders& binders) {
   binders.Bind(OpKind::kCrossEntropyStats, BindCrossEntropyStats);
   binders.Bind(OpKind::kCrossEntropyGradient, BindCrossEntropyGradient);
   binders.Bind(OpKind::kCrossEntropyLoss, BindCrossEntropyLoss);
+  binders.Bind(OpKind::kPreferenceLoss, BindPreferenceLoss);
 }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "worker/train/trained_tokens.h"
 
 namespace millrace {
 namespace {
@@ -21,27 +23,34 @@ constexpr int kPollsPerHealthCheck = 20;
 
 }  // namespace
 
-absl::StatusOr<RunRecord> RunRecord::Create() {
+absl::StatusOr<RunRecord> RunRecord::Create(int64_t num_scalars) {
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(PinnedMemory scalars,
-                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double)));
+                   PinnedMemory::Allocate(static_cast<size_t>(num_scalars) *
+                                          sizeof(double)));
   return RunRecord{.start = std::move(start),
                    .end = std::move(end),
-                   .scalars = std::move(scalars)};
+                   .scalars = std::move(scalars),
+                   .num_scalars = num_scalars};
 }
 
 absl::Status RunRecord::EnqueueEnd(const double* device_scalars,
                                    cudaStream_t stream) {
-  RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(scalars.data(), device_scalars,
-                                             kNumStepScalars * sizeof(double),
-                                             cudaMemcpyDeviceToHost, stream),
-                             "copy a step's scalars to the host"));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpyAsync(scalars.data(), device_scalars,
+                      static_cast<size_t>(num_scalars) * sizeof(double),
+                      cudaMemcpyDeviceToHost, stream),
+      "copy a step's scalars to the host"));
   return end.Record(stream);
 }
 
 StepResult ResultOf(const RunRecord& record) {
   const double* scalars = record.values();
+  std::optional<PreferenceMetrics> preference;
+  if (record.num_scalars > kNumStepScalars) {
+    preference = PreferenceMetricsOf(scalars, record.token_scale);
+  }
   return {.step = record.step,
           .loss = scalars[kLossScalar] * record.token_scale,
           .gradient_norm =
@@ -49,7 +58,8 @@ StepResult ResultOf(const RunRecord& record) {
           .learning_rate = record.learning_rate,
           .stop = scalars[kStopVoteScalar] > 0,
           .finite = std::isfinite(scalars[kLossScalar]) &&
-                    std::isfinite(scalars[kSquaredNormScalar])};
+                    std::isfinite(scalars[kSquaredNormScalar]),
+          .preference = preference};
 }
 
 absl::Status WaitForEnd(const RunRecord& record, absl::Duration timeout,

@@ -20,12 +20,13 @@
 namespace millrace {
 
 struct RunRecord {
-  static absl::StatusOr<RunRecord> Create();  // On the current device.
+  // On the current device; `num_scalars` is NumStepScalars().
+  static absl::StatusOr<RunRecord> Create(int64_t num_scalars);
 
   CudaEvent start;
   CudaEvent end;
-  // [kNumStepScalars] f64.
-  PinnedMemory scalars;
+  PinnedMemory scalars;  // [num_scalars] f64.
+  int64_t num_scalars = kNumStepScalars;
   int64_t step = 0;
   double learning_rate = 0;
   double token_scale = 1;  // TokenScaleOf().

@@ -73,6 +73,8 @@ absl::StatusOr<std::unique_ptr<StepInputFeed>> StepInputFeed::Create(
   feed->inputs_ = {.tokens = views.tokens,
                    .targets = views.targets,
                    .document_starts = views.document_starts,
+                   .pair_starts = views.pair_starts,
+                   .references = views.references,
                    .document_offsets = views.document_offsets,
                    .max_documents = feed->max_documents_,
                    .optimizer = views.optimizer,
@@ -97,25 +99,33 @@ StepInputFeed::~StepInputFeed() {
   thread_.join();
 }
 
+int64_t StepInputFeed::NumTokenArrays() const {
+  return options_.layout.trains_preferences() ? 5 : 3;
+}
+
 StepInputFeed::Views StepInputFeed::ViewsOf(std::byte* block) const {
   const int64_t tokens_bytes = ArrayBytes(num_microbatches_ * num_tokens_);
   const int64_t offsets_bytes =
       ArrayBytes(num_microbatches_ * (max_documents_ + 1));
-  auto at = [&](int64_t offset) {
-    return reinterpret_cast<int32_t*>(block + offset);
+  const bool has_pairs = options_.layout.trains_preferences();
+  std::byte* const offsets = block + NumTokenArrays() * tokens_bytes;
+  std::byte* const end = offsets + offsets_bytes;
+  const auto of_tokens = [&]<typename T>(int64_t i) {
+    return reinterpret_cast<T*>(block + i * tokens_bytes);
   };
-  std::byte* const end = block + 3 * tokens_bytes + offsets_bytes;
-  return {.tokens = at(0),
-          .targets = at(tokens_bytes),
-          .document_starts = at(2 * tokens_bytes),
-          .document_offsets = at(3 * tokens_bytes),
+  return {.tokens = of_tokens.operator()<int32_t>(0),
+          .targets = of_tokens.operator()<int32_t>(1),
+          .document_starts = of_tokens.operator()<int32_t>(2),
+          .pair_starts = has_pairs ? of_tokens.operator()<int32_t>(3) : nullptr,
+          .references = has_pairs ? of_tokens.operator()<float>(4) : nullptr,
+          .document_offsets = reinterpret_cast<int32_t*>(offsets),
           .optimizer = reinterpret_cast<AdamWStep*>(end),
           .token_scale = reinterpret_cast<double*>(end + kAlignment),
           .votes = reinterpret_cast<double*>(end + 2 * kAlignment)};
 }
 
 int64_t StepInputFeed::BlockBytes() const {
-  return 3 * ArrayBytes(num_microbatches_ * num_tokens_) +
+  return NumTokenArrays() * ArrayBytes(num_microbatches_ * num_tokens_) +
          ArrayBytes(num_microbatches_ * (max_documents_ + 1)) + 3 * kAlignment;
 }
 
@@ -185,10 +195,15 @@ absl::Status StepInputFeed::FillMicrobatch(DataSplit split, int64_t step,
           layout.micro_batch,
       .num_sequences = layout.micro_batch};
   const int64_t at = microbatch_idx * num_tokens_;
-  const BatchPointers out = {
-      .tokens = slot.views.tokens + at,
-      .targets = slot.views.targets + at,
-      .document_starts = slot.views.document_starts + at};
+  BatchPointers out = {.tokens = slot.views.tokens + at,
+                       .targets = slot.views.targets + at,
+                       .document_starts = slot.views.document_starts + at};
+  if (layout.trains_preferences()) {
+    out.pair_starts = slot.views.pair_starts + at;
+    out.references = slot.views.references + at;
+    std::fill_n(out.pair_starts, num_tokens_, -1);
+    std::fill_n(out.references, num_tokens_, 0.0f);
+  }
   RETURN_IF_ERROR(options_.batches->Fill(request, out));
   const int64_t num_documents = FillDocumentOffsets(
       {.document_starts = out.document_starts,
@@ -222,7 +237,7 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueTrainingStep(
 }
 
 absl::StatusOr<int64_t> StepInputFeed::EnqueueValidationPass(
-    int64_t batch, double* scalars, cudaStream_t stream) {
+    int64_t batch, bool vote, double* scalars, cudaStream_t stream) {
   WaitUntilIdle();
   Slot& slot = validation_[0];
   Fill(DataSplit::kValidation, batch, slot);
@@ -230,6 +245,7 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueValidationPass(
   *slot.views.token_scale = 1;
   trained_share_ = slot.trained_share;
   std::fill_n(slot.views.votes, kNumVotes, 0.0);
+  if (vote) slot.views.votes[0] = 1;
   return EnqueueCopies(slot, scalars, stream);
 }
 

@@ -82,7 +82,8 @@ class StepInputFeed {
                                               cudaStream_t stream);
   // The same for validation pass `batch` (the first is 1), read here and now.
   // The copies of the one before must be done.
-  absl::StatusOr<int64_t> EnqueueValidationPass(int64_t batch, double* scalars,
+  absl::StatusOr<int64_t> EnqueueValidationPass(int64_t batch, bool vote,
+                                                double* scalars,
                                                 cudaStream_t stream);
 
   // BatchSource::TrainedShare() of what was enqueued last.
@@ -94,6 +95,8 @@ class StepInputFeed {
     int32_t* tokens;
     int32_t* targets;
     int32_t* document_starts;
+    int32_t* pair_starts;  // Null where no preferences are trained.
+    float* references;     // Likewise.
     int32_t* document_offsets;
     AdamWStep* optimizer;
     double* token_scale;
@@ -109,6 +112,7 @@ class StepInputFeed {
   };
 
   explicit StepInputFeed(const StepInputOptions& options);
+  int64_t NumTokenArrays() const;
   Views ViewsOf(std::byte* block) const;
   int64_t BlockBytes() const;
   void Fill(DataSplit split, int64_t step, Slot& slot) const;

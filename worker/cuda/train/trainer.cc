@@ -64,6 +64,7 @@ class CudaTrainer : public Trainer {
       const StepRequest& request) override;
   absl::StatusOr<std::optional<StepResult>> LastResult() override;
   absl::StatusOr<double> RunValidation(int64_t num_batches) override;
+  absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch, bool vote) override;
   int64_t planned_bytes() const override {
     return programs_->persistent_bytes() + programs_->step_bytes();
   }
@@ -93,7 +94,8 @@ class CudaTrainer : public Trainer {
                           RunRecord& record) {
     return record.EnqueueEnd(Scalars(prepared.program()), executor_->stream());
   }
-  absl::StatusOr<double> RunValidationPass(int64_t batch);
+  // Returns the pass's scalars, summed over the world.
+  absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote);
   // Takes the result of the newest step, which must not have been taken.
   absl::StatusOr<StepResult> TakeResult();
   // Until the run is done, the peers are gone, Abort() or the time-out.
@@ -189,10 +191,11 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                             .measure_in_graphs = settings_.measure_in_graphs}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
-    ASSIGN_OR_RETURN(RunRecord record, RunRecord::Create());
+    ASSIGN_OR_RETURN(RunRecord record,
+                     RunRecord::Create(NumStepScalars(layout_)));
     records_.push_back(std::move(record));
   }
-  ASSIGN_OR_RETURN(other_run_, RunRecord::Create());
+  ASSIGN_OR_RETURN(other_run_, RunRecord::Create(NumStepScalars(layout_)));
   RETURN_IF_ERROR(
       Prepare(programs_->training, kWholeSequences, training_).status());
   RETURN_IF_ERROR(
@@ -392,27 +395,51 @@ absl::StatusOr<double> CudaTrainer::RunValidation(int64_t num_batches) {
   double sum = 0;
   double trained_share = 0;
   for (int64_t batch = 1; batch <= num_batches; ++batch) {
-    const absl::StatusOr<double> loss = RunValidationPass(batch);
-    if (!loss.ok()) {
-      return Fail(loss.status(), absl::StrCat("validation pass ", batch));
+    const absl::StatusOr<const double*> scalars =
+        RunValidationPass(batch, /*vote=*/false);
+    if (!scalars.ok()) {
+      return Fail(scalars.status(), absl::StrCat("validation pass ", batch));
     }
-    sum += *loss;
+    sum += (*scalars)[kLossScalar];
     trained_share += feed_->trained_share();
   }
   return MeanOfPasses(sum, trained_share);
 }
 
-absl::StatusOr<double> CudaTrainer::RunValidationPass(int64_t batch) {
+absl::StatusOr<AnswerPass> CudaTrainer::RunAnswerPass(int64_t batch,
+                                                      bool vote) {
+  CHECK(layout_.trains_preferences());
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  const std::string place = absl::StrCat("pass ", batch, " over answers");
+  const absl::StatusOr<const double*> scalars = RunValidationPass(batch, vote);
+  if (!scalars.ok()) return Fail(scalars.status(), place);
+  AnswerPass pass = {.vote = (*scalars)[kStopVoteScalar] > 0};
+  const Program& validation = programs_->validation;
+  if (validation.answers_buffer < 0) return pass;
+  const Buffer& answers = validation.buffers[validation.answers_buffer];
+  const auto num_bytes = static_cast<size_t>(answers.bytes);
+  pass.log_probabilities.resize(num_bytes / sizeof(float));
+  const absl::Status copied =
+      CudaStatus(cudaMemcpy(pass.log_probabilities.data(), arenas_->At(answers),
+                            num_bytes, cudaMemcpyDeviceToHost),
+                 "copy log-probabilities of answers to the host");
+  if (!copied.ok()) return Fail(copied, place);
+  return pass;
+}
+
+absl::StatusOr<const double*> CudaTrainer::RunValidationPass(int64_t batch,
+                                                             bool vote) {
   ASSIGN_OR_RETURN(
       const int64_t num_documents,
-      feed_->EnqueueValidationPass(batch, Scalars(programs_->validation),
+      feed_->EnqueueValidationPass(batch, vote, Scalars(programs_->validation),
                                    executor_->stream()));
   ASSIGN_OR_RETURN(CudaPreparedProgram * prepared,
                    Prepare(programs_->validation, num_documents, validation_));
   RETURN_IF_ERROR(executor_->Run(*prepared));
   RETURN_IF_ERROR(EnqueueEnd(*prepared, *other_run_));
   RETURN_IF_ERROR(WaitFor(*other_run_));
-  return other_run_->values()[kLossScalar];
+  return other_run_->values();
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {

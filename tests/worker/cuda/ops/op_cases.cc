@@ -262,6 +262,37 @@ void AddVocabulary(std::vector<OpCase>& cases) {
   }
 }
 
+void AddPreferences(std::vector<OpCase>& cases) {
+  for (const int32_t tensor : {1, 2}) {
+    const Layout layout = {.tensor = tensor,
+                           .objective = Objective::kPreference};
+    for (const int64_t length : {20, 150}) {
+      cases.push_back({.what = "",
+                       .kind = OpKind::kPreferenceLoss,
+                       .attributes = VocabAttributes{.num_tokens = 3 * length,
+                                                     .hidden = 16,
+                                                     .vocab_rows = 60,
+                                                     .token_scale = 1.0 / 64,
+                                                     .loss_share = 1.0 / tensor,
+                                                     .sequence_length = length},
+                       .layout = layout});
+    }
+    for (const bool keeps_logits : {false, true}) {
+      cases.push_back(
+          {.what = "weighted",
+           .kind = OpKind::kCrossEntropyGradient,
+           .attributes = VocabAttributes{.num_tokens = 40,
+                                         .hidden = 64,
+                                         .vocab_rows = 96,
+                                         .chunk_tokens = 40,
+                                         .token_scale = 1.0 / 64,
+                                         .loss_share = 1.0 / tensor,
+                                         .keeps_logits = keeps_logits},
+           .layout = layout});
+    }
+  }
+}
+
 void AddOptimizer(std::vector<OpCase>& cases) {
   for (const int64_t num_elements : {128, 640, 25600}) {
     for (const bool data_sharded : {false, true}) {
@@ -344,6 +375,7 @@ std::vector<OpCase> AllOpCases() {
   AddAttention(cases);
   AddPositions(cases);
   AddVocabulary(cases);
+  AddPreferences(cases);
   AddOptimizer(cases);
   return cases;
 }

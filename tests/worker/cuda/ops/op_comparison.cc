@@ -147,6 +147,7 @@ double OpTolerance(const Instruction& instruction, size_t i,
     case OpKind::kSquaredNorm:
     case OpKind::kAccumulateGradients:
     case OpKind::kCrossEntropyLoss:
+    case OpKind::kPreferenceLoss:
     case OpKind::kClipFactor:
       return kOtherOrder;
     case OpKind::kEmbeddingForward:

@@ -211,6 +211,22 @@ class OperandMaker {
     }
   }
 
+  // In each sequence two pairs of answers, then tokens of none.
+  void MakePairs(const VocabAttributes& a, const Values& targets) {
+    const int64_t part = a.sequence_length / 5;
+    for (size_t t = 0; t < targets.size(); ++t) {
+      const int64_t place = static_cast<int64_t>(t) % a.sequence_length;
+      const int64_t answer = place / part;
+      const bool is_of_pair = answer < 4;
+      result_.inputs[1].push_back(
+          static_cast<double>(part * std::min<int64_t>(answer, 4)));
+      result_.inputs[2].push_back(
+          is_of_pair ? static_cast<double>(part * (answer / 2 * 2)) : -1);
+      result_.inputs[3].push_back(
+          is_of_pair ? -static_cast<double>(10 + 3 * answer) : 0);
+    }
+  }
+
   void MakeVocabulary(const VocabAttributes& a) {
     if (in_.kind == OpKind::kPositionForward ||
         in_.kind == OpKind::kPositionBackward) {
@@ -238,8 +254,20 @@ class OperandMaker {
       result_.inputs[0] = std::move(targets);
       return;
     }
+    if (in_.kind == OpKind::kPreferenceLoss) {
+      MakePairs(a, targets);
+      const Values hidden = Normals(a.num_tokens * a.hidden, DType::kFloat32);
+      for (int32_t shard = 0; shard < op_.layout.tensor; ++shard) {
+        AppendStats(a, hidden,
+                    Normals(a.vocab_rows * a.hidden, DType::kFloat32, scale),
+                    targets, shard * a.vocab_rows, result_.inputs[4]);
+      }
+      result_.inputs[0] = std::move(targets);
+      return;
+    }
     const Values& hidden = SetNormals(0);
     const Values& weight = SetNormals(1, scale);
+    if (op_.layout.trains_preferences()) SetNormals(in_.inputs.size() - 1);
     if (in_.kind == OpKind::kCrossEntropyGradient) {
       for (int32_t shard = 0; shard < op_.layout.tensor; ++shard) {
         AppendStats(
@@ -314,6 +342,7 @@ void MakeRoomForShards(const OpCase& op, Program& program) {
   Instruction& in = program.instructions.back();
   const size_t i = in.kind == OpKind::kCrossEntropyGradient ? 3
                    : in.kind == OpKind::kCrossEntropyLoss   ? 1
+                   : in.kind == OpKind::kPreferenceLoss     ? 4
                                                             : in.inputs.size();
   if (i == in.inputs.size()) return;
   in.inputs[i] =
@@ -351,6 +380,15 @@ void KeepLogits(Program& program) {
   program.instructions.push_back(std::move(gradient));
 }
 
+// The weights of tokens, as the last input.
+void AddWeights(int64_t num_tokens, Program& program) {
+  Instruction& gradient = program.instructions.back();
+  Buffer weights = program.buffers[gradient.inputs[3]];
+  weights.dims = {num_tokens};
+  weights.bytes = num_tokens * DTypeBytes(weights.dtype);
+  gradient.inputs.push_back(AddStats(program, std::move(weights), 1));
+}
+
 }  // namespace
 
 Program MakeOpProgram(const OpCase& op, Precision precision) {
@@ -369,6 +407,10 @@ Program MakeOpProgram(const OpCase& op, Precision precision) {
   if (vocabulary != nullptr && vocabulary->keeps_logits) {
     vocabulary->keeps_logits = precision == Precision::kBfloat16;
     if (vocabulary->keeps_logits) KeepLogits(program);
+  }
+  if (op.kind == OpKind::kCrossEntropyGradient &&
+      op.layout.trains_preferences()) {
+    AddWeights(std::get<VocabAttributes>(op.attributes).num_tokens, program);
   }
   return program;
 }

@@ -188,7 +188,8 @@ TEST_F(StepInputFeedTest, BringsEachStepItsInputs) {
       ++num_prefetched;
     }
     ASSERT_TRUE(
-        feed_->EnqueueValidationPass(step, scalars_->data(), nullptr).ok());
+        feed_->EnqueueValidationPass(step, false, scalars_->data(), nullptr)
+            .ok());
     ExpectTokens({.split = DataSplit::kValidation,
                   .step = step,
                   .first_sequence_idx = 2},
