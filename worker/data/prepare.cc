@@ -99,7 +99,7 @@ class Preparation {
     return absl::OkStatus();
   }
 
-  // What chat sources need beside the tokenizer.
+  // Reads template and special tokens, where a source is of chat.
   absl::Status FindTemplate() {
     const auto chat = std::ranges::find_if(sources_, &DataSource::is_chat);
     if (chat == sources_.end()) return absl::OkStatus();
