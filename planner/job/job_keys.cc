@@ -267,7 +267,7 @@ const JobKey kJobKeys[] = {
     {KEY(training.dpo_beta),
      .doc = "How firmly dpo holds the model to the weights that it starts "
             "from: more is firmer.",
-     .range = {1e-6, 1e6}},
+     .range = {.excludes_least = true}},
     {KEY(training.dpo_label_smoothing),
      .doc = "For dpo, the share of pairs whose answers are taken to be "
             "swapped.",
