@@ -30,6 +30,7 @@ ModelSpec ModelWithOptions() {
   ModelSpec model = kModel;
   model.qkv_bias = true;
   model.qk_norm = true;
+  model.feed_forward = FeedForward::kGeglu;
   return model;
 }
 
