@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +24,9 @@ struct CoordinatorOptions {
   std::string job_file;       // For people: as the user named it.
   int listen_fd = -1;         // Listening socket, made by agent 0.
   int32_t num_agents = 1;
+  // By agent, as far as the launcher says so.
+  std::vector<std::string> hosts;
+  int64_t join_seconds = 60;  // For all agents to come.
   std::string secret;
   bool profile_only = false;
   // The file for the measured profile if profile_only is set. Empty: the cache.

@@ -17,9 +17,9 @@ struct RankLoad {
 };
 
 // The share of a host's processors that processes other than its ranks kept
-// busy, of the host where it is largest. `by_rank`: neighbours in rank order
-// share a host. -1 if a rank does not know, or of less than half a second,
-// which counts of hundredths say too little of.
+// busy, for the host where it is largest. `by_rank`: neighbours in rank order
+// share a host. -1 if a rank does not know, or looked for less than half a
+// second, of which counts of hundredths say too little.
 double OthersShare(std::span<const RankLoad> by_rank, int32_t ranks_per_host);
 
 }  // namespace millrace

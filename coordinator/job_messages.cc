@@ -16,6 +16,8 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
+// Of an agent that is not let in, as of a job that cannot work.
+constexpr int kRefusedExitCode = 2;
 // Between writes of time.json.
 constexpr absl::Duration kTimeInterval = absl::Seconds(5);
 
@@ -95,15 +97,51 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
 }
 
 void JobRunner::OnAgentHello(SessionId session,
-                             const protocol::AgentHello& hello) {
+                             const protocol::AgentHello& greeting) {
+  protocol::AgentHello hello = greeting;
+  if (hello.instance() != 0) {
+    const absl::StatusOr<int32_t> agent_idx = IndexFor(hello);
+    if (!agent_idx.ok()) {
+      protocol::FromCoordinator message;
+      message.mutable_shutdown()->set_exit_code(kRefusedExitCode);
+      message.mutable_shutdown()->set_message(
+          std::string(agent_idx.status().message()));
+      server_->Send(session, message);
+      return;
+    }
+    hello.set_agent_idx(*agent_idx);
+  }
   peers_[session] = {.agent_idx = hello.agent_idx()};
   agent_sessions_[hello.agent_idx()] = session;
+  if (hello.agent_idx() == 0) {
+    for (const AgentGaveUp& earlier : std::exchange(gave_up_early_, {})) {
+      Handle(earlier);
+    }
+  }
+  if (const std::string refusal = BuildRefusal(hello); !refusal.empty()) {
+    OnGaveUp({hello.agent_idx(), refusal, /*bad_input=*/true});
+    return;
+  }
+  if (!hello.has_job()) {
+    protocol::FromCoordinator message;
+    protocol::Welcome* welcome = message.mutable_welcome();
+    welcome->set_job_yaml(job_yaml_);
+    welcome->set_run_directory(options_.run_directory);
+    welcome->set_probe(probe_);
+    welcome->set_agent_idx(hello.agent_idx());
+    welcome->set_checkpoint_directory(job_.checkpoint.directory);
+    server_->Send(session, message);
+    return;
+  }
   agents_[hello.agent_idx()] = hello;
+  agent_routes_[hello.agent_idx()] = server_->RouteOf(session);
+  // Says that somebody listens.
   protocol::FromCoordinator message;
-  message.mutable_welcome()->set_job_yaml(job_yaml_);
-  message.mutable_welcome()->set_run_directory(options_.run_directory);
+  message.mutable_acknowledge();
   server_->Send(session, message);
+  if (hello.data_ready()) OnAgentData(hello.agent_idx());
   AgentJoined joined = {.agent_idx = hello.agent_idx(),
+                        .host = hello.host(),
                         .num_devices = hello.num_devices(),
                         .data_ready = hello.data_ready()};
   for (const protocol::LiveWorker& worker : hello.workers()) {
@@ -112,18 +150,30 @@ void JobRunner::OnAgentHello(SessionId session,
   Handle(joined);
 }
 
+void JobRunner::OnGaveUp(const AgentGaveUp& event) {
+  if (agent_sessions_.contains(0)) {
+    Handle(event);
+  } else {
+    gave_up_early_.push_back(event);
+  }
+}
+
 void JobRunner::OnAgentMessage(int32_t agent_idx,
                                const protocol::ToCoordinator& message) {
   switch (message.body_case()) {
     case protocol::ToCoordinator::kDataReady:
+      *agents_[agent_idx].mutable_data() = message.data_ready().data();
+      agents_[agent_idx].set_data_ready(true);
+      OnAgentData(agent_idx);
       Handle(AgentDataReady{agent_idx});
       break;
     case protocol::ToCoordinator::kAgentFailed:
-      Handle(AgentGaveUp{agent_idx, message.agent_failed().reason(),
-                         message.agent_failed().bad_input()});
+      OnGaveUp({agent_idx, message.agent_failed().reason(),
+                message.agent_failed().bad_input()});
       break;
     case protocol::ToCoordinator::kWorkerDied: {
       const protocol::WorkerDied& died = message.worker_died();
+      output_->AddToLog(Rank{died.rank()}, died.log_end());
       Handle(
           WorkerDead{{Rank{died.rank()}, died.incarnation()}, died.detail()});
       break;

@@ -37,6 +37,12 @@ DeviceFacts JobRunner::Devices() const {
 
 void JobRunner::Do(const MakePlan&) {
   if (planning_.joinable()) planning_.join();
+  RemoveProbes();  // Every agent has looked.
+  const absl::Status shared = CheckSharedCheckpoints();
+  if (!shared.ok()) {
+    Handle(PlanRefused{std::string(shared.message())});
+    return;
+  }
   const DeviceFacts devices = Devices();
   // Searching and verifying a checkpoint can take seconds, in which the server
   // goes on listening.

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/protocol/convert.h"
+#include "coordinator/protocol/secret.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "planner/job/job_file.h"
@@ -23,11 +24,12 @@ constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
 }  // namespace
 
 JobRunner::JobRunner(const CoordinatorOptions& options, JobSpec job,
-                     std::unique_ptr<WriteAheadLog> log,
+                     std::string probe, std::unique_ptr<WriteAheadLog> log,
                      std::unique_ptr<RunOutput> output)
     : options_(options),
       job_(std::move(job)),
       job_yaml_(JobToYaml(job_)),
+      probe_(std::move(probe)),
       log_(std::move(log)),
       output_(std::move(output)) {}
 
@@ -49,8 +51,12 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                        .run_directory = options.run_directory,
                        .started_unix_s = log->job().started_unix_s}));
   }
-  std::unique_ptr<JobRunner> runner(new JobRunner(
-      options, std::move(job), std::move(log), std::move(output)));
+  std::string probe;
+  ASSIGN_OR_RETURN(probe, MakeSecret());  // Any random name will do.
+  std::unique_ptr<JobRunner> runner(
+      new JobRunner(options, std::move(job), "probe-" + probe, std::move(log),
+                    std::move(output)));
+  runner->WriteProbes();
   const LoggedJob& logged = runner->log_->job();
   if (!logged.plan_json.empty()) {
     ASSIGN_OR_RETURN(runner->plan_, PlanRecordFromJson(logged.plan_json));
@@ -80,7 +86,9 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                       .clear_timeout = absl::Milliseconds(
                           runner->job_.fault.clear_timeout_ms),
                       .join_timeout = kJoinTimeout,
-                      .max_restarts = runner->job_.fault.max_restarts},
+                      .first_join_timeout = absl::Seconds(options.join_seconds),
+                      .max_restarts = runner->job_.fault.max_restarts,
+                      .hosts = options.hosts},
       RecoveredJob{.generation = logged.generation,
                    .num_ranks = runner->plan_.has_value()
                                     ? runner->plan_->layout.num_ranks()
@@ -110,6 +118,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
 
 JobRunner::~JobRunner() {
   if (planning_.joinable()) planning_.join();
+  RemoveProbes();
 }
 
 int JobRunner::Run() {
@@ -150,6 +159,8 @@ void JobRunner::Do(const StartWorkerProcess& action) {
   protocol::FromCoordinator message;
   message.mutable_start_worker()->set_rank(ToInt(action.process.rank));
   message.mutable_start_worker()->set_incarnation(action.process.incarnation);
+  message.mutable_start_worker()->set_host_address(
+      AddressOfHost(action.agent_idx));
   SendToAgent(action.agent_idx, message);
 }
 
@@ -209,7 +220,9 @@ void JobRunner::Do(const BeginGeneration& action) {
     for (uint64_t hash : plan_->program_hashes) {
       start->add_program_hashes(hash);
     }
-    start->set_checkpoint_directory(CheckpointDirectory());
+    if (AllSeeCheckpoints()) {
+      start->set_checkpoint_directory(CheckpointDirectory());
+    }
     const absl::StatusOr<std::string> restore =
         RestorePath(action.restore_step);
     if (!restore.ok()) {
@@ -335,7 +348,10 @@ void JobRunner::Do(const Report& action) {
     recovery_began_s_.reset();
     MustSucceed(output_->WriteTime());
   } else if (action.event == "worker_died") {
-    progress_->Line(absl::StrCat("rank ", action.rank, " died: ", detail));
+    progress_->Line(
+        absl::StrCat(state_->NameOf(Rank{action.rank}), " died: ", detail));
+  } else if (action.event == "agents_missing") {
+    progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
     progress_->Line(
         "stopping after this step, with a checkpoint; once more stops at once");

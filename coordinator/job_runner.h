@@ -1,6 +1,7 @@
 // Between JobState and the world: messages become events (job_messages.cc),
 // actions become messages, files and log records (job_runner.cc, of planning
-// job_planning.cc, of the end job_end.cc). All on the server's thread but for
+// job_planning.cc, of the end job_end.cc). What several hosts share and must
+// agree on is in job_hosts.cc. All on the server's thread but for
 // the slow part of planning.
 
 #ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
@@ -56,7 +57,7 @@ class JobRunner {
                         // coordinator needs it again.
   };
 
-  JobRunner(const CoordinatorOptions& options, JobSpec job,
+  JobRunner(const CoordinatorOptions& options, JobSpec job, std::string probe,
             std::unique_ptr<WriteAheadLog> log,
             std::unique_ptr<RunOutput> output);
 
@@ -64,7 +65,18 @@ class JobRunner {
   void OnMessage(SessionId session, const protocol::ToCoordinator& message);
   void OnClosed(SessionId session);
   void OnHello(SessionId session, const protocol::Hello& hello);
-  void OnAgentHello(SessionId session, const protocol::AgentHello& hello);
+  void OnAgentHello(SessionId session, const protocol::AgentHello& greeting);
+  // The index of an agent that no launcher has numbered: the one it was given,
+  // or the next free one. AlreadyExists if all have come, or its host has an
+  // agent.
+  absl::StatusOr<int32_t> IndexFor(const protocol::AgentHello& hello);
+  // Why an agent cannot take part, empty if it can: another program, other
+  // data. Compares with agent 0, or with the first that has data.
+  std::string BuildRefusal(const protocol::AgentHello& hello) const;
+  std::string DataRefusal(const protocol::AgentHello& hello) const;
+  void OnAgentData(int32_t agent_idx);
+  // Waits for agent 0, which tells people why the job has ended.
+  void OnGaveUp(const AgentGaveUp& event);
   void OnAgentMessage(int32_t agent_idx,
                       const protocol::ToCoordinator& message);
   void OnWorkerMessage(SessionId session, const RankProcess& process,
@@ -125,12 +137,22 @@ class JobRunner {
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
   void SendToWorkers(const protocol::FromCoordinator& message);
   std::string CheckpointDirectory() const;
+  // Where other hosts reach the agent's, "10.0.0.1".
+  std::string AddressOfHost(int32_t agent_idx) const;
+  // Files by which agents find out which folders they share with this host.
+  void WriteProbes() const;
+  void RemoveProbes() const;
+  bool NeedsCheckpoints() const;
+  bool AllSeeCheckpoints() const;
+  // Fails if the job writes or reads checkpoints and a host does not see them.
+  absl::Status CheckSharedCheckpoints() const;
   // A disk that does not take what must be durable ends the coordinator.
   void MustSucceed(const absl::Status& status);
 
   const CoordinatorOptions options_;
   const JobSpec job_;
   const std::string job_yaml_;
+  const std::string probe_;  // Names and content of the probes' files.
   std::unique_ptr<WriteAheadLog> log_;
   std::unique_ptr<RunOutput> output_;
   std::optional<JobState> state_;
@@ -147,8 +169,15 @@ class JobRunner {
 
   std::map<SessionId, Peer> peers_;
   std::map<int32_t, SessionId> agent_sessions_;
+  std::map<int32_t, SessionRoute> agent_routes_;
   std::map<Rank, SessionId> worker_sessions_;
-  std::map<int32_t, protocol::AgentHello> agents_;
+  std::map<int32_t, protocol::AgentHello> agents_;  // That have the job.
+  struct Newcomer {
+    uint64_t instance;
+    std::string host;
+  };
+  std::map<int32_t, Newcomer> newcomers_;   // Numbered here.
+  std::vector<AgentGaveUp> gave_up_early_;  // Before agent 0 came.
 
   // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;

@@ -19,8 +19,11 @@ JobState::JobState(const JobStateOptions& options,
       committed_step_(recovered.committed_step),
       phase_began_(now),
       last_tick_(now),
+      last_missing_report_(now),
       agents_(options.num_agents) {
   CHECK(options.num_agents > 0);
+  const size_t num_known = std::min(agents_.size(), options.hosts.size());
+  for (size_t i = 0; i < num_known; ++i) agents_[i].host = options.hosts[i];
 }
 
 std::vector<JobAction> JobState::Handle(const JobEvent& event, absl::Time now) {
@@ -38,6 +41,7 @@ void JobState::On(const AgentJoined& event) {
   Agent& agent = agents_[event.agent_idx];
   const bool first_time = !agent.joined;
   agent.joined = true;
+  if (!event.host.empty()) agent.host = event.host;
   agent.data_ready = event.data_ready;
   agent.num_devices = event.num_devices;
   agent.heard = now_;
@@ -115,6 +119,23 @@ int32_t JobState::AgentOf(Rank rank) const {
     if (ToInt(rank) < first_rank) return i;
   }
   return -1;
+}
+
+std::string JobState::NameOf(Rank rank) const {
+  const int32_t agent_idx = AgentOf(rank);
+  const std::string name = absl::StrCat("rank ", ToInt(rank));
+  if (agent_idx < 0) return name;
+  const std::string& host = agents_[agent_idx].host;
+  const bool one_host =
+      std::all_of(agents_.begin(), agents_.end(),
+                  [&](const Agent& agent) { return agent.host == host; });
+  return one_host ? name : absl::StrCat(name, " (", host, ")");
+}
+
+std::string JobState::NameOfAgent(int32_t agent_idx) const {
+  const std::string& host = agents_[agent_idx].host;
+  return absl::StrCat("agent ", agent_idx, " of ", options_.num_agents,
+                      host.empty() ? "" : absl::StrCat(" (", host, ")"));
 }
 
 int32_t JobState::NumActiveRanks() const {
@@ -229,9 +250,8 @@ void JobState::Recover(const std::string& cause) {
 void JobState::FinishRejoining() {
   for (int32_t i = 0; i < num_ranks_; ++i) {
     if (!workers_[Rank{i}].ordered) {
-      Recover(absl::StrCat("rank ", i,
-                           " was gone when the coordinator came "
-                           "back"));
+      Recover(absl::StrCat(NameOf(Rank{i}),
+                           " was gone when the coordinator came back"));
       return;
     }
   }

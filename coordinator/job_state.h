@@ -40,6 +40,7 @@ struct RankProcess {
 
 struct AgentJoined {  // Also after a reconnection.
   int32_t agent_idx;
+  std::string host;
   int32_t num_devices;
   bool data_ready;
   std::vector<RankProcess> live_workers;
@@ -199,7 +200,11 @@ struct JobStateOptions {
   // How long agents may take to join at first, and to come back after a lost
   // connection.
   absl::Duration join_timeout = absl::Seconds(60);
+  // At first only; 0: join_timeout.
+  absl::Duration first_join_timeout = absl::ZeroDuration();
   int32_t max_restarts = 100;
+  // By agent, as far as the launcher says so.
+  std::vector<std::string> hosts;
 };
 
 // The state that a restarted coordinator reads from its log.
@@ -229,9 +234,12 @@ class JobState {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
+  // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
+  std::string NameOf(Rank rank) const;
 
  private:
   struct Agent {
+    std::string host;
     bool joined = false;
     bool data_ready = false;
     int32_t num_devices = 0;
@@ -285,6 +293,8 @@ class JobState {
   void FinishRejoining();
   void FinishIfDone();
   void CheckSilence();
+  void ReportMissingAgents();
+  std::string NameOfAgent(int32_t agent_idx) const;  // "agent 1 of 4 (node2)".
   // Empty if there is none.
   std::string ReasonToKill(const Worker& worker) const;
   void ForgiveOwnStall();
@@ -306,6 +316,7 @@ class JobState {
   int64_t committed_step_;
   absl::Time phase_began_;
   absl::Time last_tick_;
+  absl::Time last_missing_report_;
   int32_t restarts_ = 0;
   bool stop_requested_ = false;
   std::vector<Agent> agents_;

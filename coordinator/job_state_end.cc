@@ -75,7 +75,10 @@ void JobState::FinishIfDone() {
     return;
   }
   if (done_stopped_) {
-    End(Verdict::kStopped, "stopped by request after a checkpoint");
+    End(Verdict::kStopped,
+        done_saved_ ? "stopped by request after a checkpoint"
+                    : "stopped by request, without a checkpoint: the hosts "
+                      "share no folder for one");
   } else {
     End(Verdict::kFinished, "");
   }

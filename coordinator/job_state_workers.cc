@@ -5,9 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/job_state.h"
 
 namespace millrace {
+namespace {
+
+// How often people hear who is missing.
+constexpr absl::Duration kMissingReportInterval = absl::Seconds(10);
+
+}  // namespace
 
 JobState::Worker* JobState::Find(const RankProcess& process) {
   const auto found = workers_.find(process.rank);
@@ -57,7 +64,7 @@ void JobState::On(const WorkerJoined& event) {
       if (ToInt(event.process.rank) >= NumActiveRanks()) break;
       if (event.generation != generation_ ||
           event.phase == WorkerPhase::kIdle) {
-        Recover(absl::StrCat("rank ", ToInt(event.process.rank),
+        Recover(absl::StrCat(NameOf(event.process.rank),
                              " lost its connection and its orders"));
       } else if (stop_requested_) {
         actions_.emplace_back(TellWorkersToStop{});
@@ -102,7 +109,7 @@ void JobState::On(const WorkerDead& event) {
     case Phase::kProfiling:
     case Phase::kTraining:
       if (rank < NumActiveRanks()) {
-        Recover(absl::StrCat("rank ", rank, ": ", event.detail));
+        Recover(absl::StrCat(NameOf(event.process.rank), ": ", event.detail));
       }
       break;
     case Phase::kRejoining:
@@ -145,7 +152,7 @@ void JobState::On(const WorkerFailed& event) {
     return;
   }
   const std::string cause =
-      absl::StrCat("rank ", ToInt(event.rank), ": ", event.status.message());
+      absl::StrCat(NameOf(event.rank), ": ", event.status.message());
   if (IsHopeless(event.status)) {
     End(Verdict::kFailed, cause);
   } else {
@@ -158,6 +165,7 @@ void JobState::On(const WorkerFailed& event) {
 void JobState::On(const Tick&) {
   ForgiveOwnStall();
   last_tick_ = now_;
+  ReportMissingAgents();
   CheckSilence();
 }
 
@@ -174,18 +182,36 @@ void JobState::ForgiveOwnStall() {
   phase_began_ = std::max(phase_began_, now_ - options_.join_timeout / 2);
 }
 
+void JobState::ReportMissingAgents() {
+  if (phase_ != Phase::kWaitingForAgents && phase_ != Phase::kRejoining) return;
+  if (now_ - last_missing_report_ < kMissingReportInterval) return;
+  last_missing_report_ = now_;
+  std::vector<std::string> missing;
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    if (!agents_[i].joined) missing.push_back(NameOfAgent(i));
+  }
+  if (missing.empty()) return;
+  actions_.emplace_back(Report{.event = "agents_missing",
+                               .detail = absl::StrJoin(missing, ", ")});
+}
+
 void JobState::CheckSilence() {
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const Agent& agent = agents_[i];
     const absl::Time since = agent.joined ? agent.heard : phase_began_;
-    if (now_ - since > options_.join_timeout) {
-      End(Verdict::kFailed,
-          absl::StrCat("agent ", i, " of ", options_.num_agents,
-                       agent.joined ? " has been silent for "
-                                    : " has not joined within ",
-                       absl::FormatDuration(options_.join_timeout)));
-      return;
-    }
+    const absl::Duration timeout =
+        agent.joined
+            ? options_.join_timeout
+            : std::max(options_.join_timeout, options_.first_join_timeout);
+    if (now_ - since <= timeout) continue;
+    const std::string limit = absl::FormatDuration(timeout);
+    End(Verdict::kFailed,
+        agent.joined
+            ? absl::StrCat(NameOfAgent(i), " has been silent for ", limit)
+            : absl::StrCat(NameOfAgent(i), " has not joined within ", limit,
+                           "; see what it says itself, and whether its host "
+                           "reaches this one"));
+    return;
   }
   for (auto& [rank, worker] : workers_) {
     if (!worker.ordered || worker.killed) continue;

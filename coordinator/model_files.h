@@ -1,6 +1,6 @@
-// What a run keeps of the Hugging Face folder that its model came from, beside
-// its checkpoints, so that weights trained from it can be exported whenever:
-// config.json, tokenizer and chat template.
+// The part of the Hugging Face folder of its model that a run keeps beside its
+// checkpoints: config.json, tokenizer and chat template. So weights trained
+// from that model can be exported whenever.
 
 #ifndef MILLRACE_COORDINATOR_MODEL_FILES_H_
 #define MILLRACE_COORDINATOR_MODEL_FILES_H_

@@ -87,7 +87,7 @@ std::optional<int64_t> PeriodicExport::oldest_step() const {
 }
 
 void PeriodicExport::Run() {
-  // On Linux of this thread alone, and of those that it starts.
+  // On Linux the priority is that of this thread and of those that it starts.
   setpriority(PRIO_PROCESS, 0, kLowPriority);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {

@@ -30,6 +30,7 @@ ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
   return {.machine = devices.machine,
           .shape = ProfileShapeKey(job.model, job.training),
           .num_ranks = devices.num_devices,
+          .ranks_per_host = devices.ranks_per_host,
           // Threads of the host compute nothing where GPUs do.
           .threads_per_device =
               job.resources.uses_cuda() ? 1 : devices.threads_per_device};
@@ -93,6 +94,9 @@ std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
   const ProfileProvenance& measured = profile.provenance;
   if (MachineKind(measured.machine) == MachineKind(identity.machine)) {
     identity.machine = measured.machine;
+  }
+  if (!identity.is_on_several_hosts()) {
+    identity.ranks_per_host = profile.ranks_per_host;
   }
   if (identity.num_ranks < measured.num_ranks) {
     identity.num_ranks = measured.num_ranks;

@@ -35,8 +35,8 @@ absl::Status CheckOneGpuKind(const std::vector<std::string>& machines);
 // these devices, whatever the profile: before anything is measured.
 absl::Status CheckRunnable(const JobSpec& job, const DeviceFacts& devices);
 
-// ProfileWarnings(), for a job of GPUs: what was measured on as many of the
-// same kind, or more, holds for fewer, since GPUs share no cores.
+// ProfileWarnings() for a job of GPUs. Measurements on as many GPUs of the same
+// kind, or more, hold for fewer, since GPUs share no cores.
 std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
                                             ProfileIdentity identity);
 
@@ -48,8 +48,8 @@ absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
 // alone are more than all devices hold, as no layout could mend.
 absl::Status CheckStateFits(const JobSpec& job, const DeviceFacts& devices);
 
-// Into the file `output`; where that is empty into the cache, where FindProfile
-// looks. Returns the path.
+// Writes the profile to the file `output` or, if that is empty, to the cache,
+// where FindProfile looks. Returns the path.
 absl::StatusOr<std::string> KeepProfile(const JobSpec& job,
                                         const DeviceFacts& devices,
                                         const std::string& output,
@@ -63,7 +63,7 @@ std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
 absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
                                     const DeviceFacts& devices,
                                     const HardwareProfile& profile);
-// Plans likewise, and writes plan.json, profile.yaml, programs/ and
+// Plans in the same way, and writes plan.json, profile.yaml, programs/ and
 // timelines/predicted.json into the run directory.
 absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                              const HardwareProfile& profile,

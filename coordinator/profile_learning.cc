@@ -188,6 +188,7 @@ absl::StatusOr<Target> FindTarget(const EndedRun& run,
             {.machine = provenance.machine,
              .shape = ProfileShapeKey(run.job.model, run.job.training),
              .num_ranks = provenance.num_ranks,
+             .ranks_per_host = run.measured.planned_with.ranks_per_host,
              .threads_per_device = provenance.threads_per_device}));
   } else {
     target.path = run.job.profile;

@@ -34,9 +34,9 @@ class StepObserver {
   StepObserver(const StepObserver&) = delete;
   StepObserver& operator=(const StepObserver&) = delete;
 
-  // Appends a line, on a thread of its own: of many ranks it takes seconds, in
-  // which whoever called goes on. A step that comes meanwhile is passed over.
-  // `timeline` is of all ranks, `others_share` OthersShare() of
+  // Appends a line, on a thread of its own: with many ranks it takes seconds,
+  // in which the caller goes on. A step that comes meanwhile is skipped.
+  // `timeline` is of all ranks, `others_share` is OthersShare() of
   // coordinator/host_load.h.
   void Observe(int64_t generation, int64_t step, Timeline timeline,
                double others_share);
@@ -91,7 +91,7 @@ struct LearnOptions {
 struct LearntFile {
   std::string path;
   int64_t num_busy_steps = 0;  // Left out.
-  bool is_copy = false;        // Of one that is not to be written.
+  bool is_copy = false;        // A copy of one that must not be written.
   LearntProfile result;
 };
 

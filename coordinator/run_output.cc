@@ -171,6 +171,14 @@ void RunOutput::AddCheckpoint(Rank rank, double seconds) {
   ranks_[rank].checkpoint_s += seconds;
 }
 
+void RunOutput::AddToLog(Rank rank, const std::string& text) {
+  if (text.empty()) return;
+  std::ofstream log(
+      absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, ToInt(rank)),
+      std::ios::app);
+  log << text << std::endl;
+}
+
 absl::Status RunOutput::WriteTime() {
   OrderedJson entries = OrderedJson::array();
   for (const auto& [rank, time] : ranks_) {

@@ -1,5 +1,7 @@
 #include "coordinator/server.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -9,6 +11,7 @@
 #include <chrono>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/protocol/connection.h"
@@ -22,6 +25,19 @@ using boost::system::error_code;
 
 // How long Stop() waits for peers that do not read.
 constexpr auto kFlushLimit = std::chrono::seconds(2);
+// Who has not proven to know the secret gets so much time and memory.
+constexpr auto kProofLimit = std::chrono::seconds(20);
+constexpr int64_t kMaxStrangersFrame = 64 << 10;
+
+std::string AddressOf(const tcp::endpoint& endpoint) {
+  const boost::asio::ip::address address = endpoint.address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped,
+                                            address.to_v6())
+        .to_string();
+  }
+  return address.to_string();
+}
 
 }  // namespace
 
@@ -35,8 +51,14 @@ class Server::Impl {
 
   absl::Status Listen() {
     error_code error;
-    acceptor_.assign(tcp::v4(), options_.listen_fd, error);
-    if (error) {
+    sockaddr_storage address = {};
+    socklen_t size = sizeof(address);
+    const bool known =
+        getsockname(options_.listen_fd, reinterpret_cast<sockaddr*>(&address),
+                    &size) == 0;
+    acceptor_.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(),
+                     options_.listen_fd, error);
+    if (error || !known) {
       return absl::InternalError(
           absl::StrCat("descriptor ", options_.listen_fd,
                        " is not a listening socket: ", error.message()));
@@ -80,6 +102,11 @@ class Server::Impl {
     found->second.connection->CloseAfterWriting();
   }
 
+  SessionRoute RouteOf(SessionId id) const {
+    const auto found = sessions_.find(id);
+    return found == sessions_.end() ? SessionRoute{} : found->second.route;
+  }
+
   void Post(std::function<void()> work) {
     boost::asio::post(loop_, std::move(work));
   }
@@ -87,6 +114,9 @@ class Server::Impl {
  private:
   struct Session {
     std::shared_ptr<Connection> connection;
+    SessionRoute route;
+    std::chrono::steady_clock::time_point began;
+    std::string expected_token;  // Of its Hello; set by its Challenge.
     bool authenticated = false;
   };
 
@@ -100,8 +130,15 @@ class Server::Impl {
 
   void OnAccepted(tcp::socket socket) {
     const SessionId id = static_cast<SessionId>(++last_session_);
+    error_code gone;
+    const SessionRoute route = {
+        .here = AddressOf(socket.local_endpoint(gone)),
+        .there = AddressOf(socket.remote_endpoint(gone))};
     auto connection = std::make_shared<Connection>(std::move(socket));
-    sessions_[id] = {.connection = connection};
+    connection->LimitFrames(kMaxStrangersFrame);
+    sessions_[id] = {.connection = connection,
+                     .route = route,
+                     .began = std::chrono::steady_clock::now()};
     connection->Start(
         {.on_message = [this,
                         id](std::string payload) { OnMessage(id, payload); },
@@ -113,19 +150,53 @@ class Server::Impl {
     if (found == sessions_.end() || stopping_) return;
     Session& session = found->second;
     protocol::ToCoordinator message;
-    const bool welcome =
-        message.ParseFromString(payload) &&
-        (session.authenticated ||
-         (message.has_hello() &&
-          SecretsEqual(message.hello().token(), options_.secret)));
-    if (!welcome) {
-      // A copy: closing erases the session.
-      const std::shared_ptr<Connection> connection = session.connection;
-      connection->Close(absl::PermissionDeniedError("not a peer of this job"));
-      return;
+    if (!message.ParseFromString(payload)) {
+      Refuse(session);
+    } else if (session.authenticated) {
+      options_.on_message(id, message);
+    } else if (session.expected_token.empty()) {
+      if (!Prove(message.challenge(), session)) Refuse(session);
+    } else if (message.has_hello() &&
+               SecretsEqual(message.hello().token(), session.expected_token)) {
+      session.authenticated = true;
+      session.connection->LimitFrames(kMaxFrameBytes);
+      options_.on_message(id, message);
+    } else {
+      Refuse(session);
     }
-    session.authenticated = true;
-    options_.on_message(id, message);
+  }
+
+  static void Refuse(const Session& session) {
+    // A copy: closing erases the session.
+    const std::shared_ptr<Connection> connection = session.connection;
+    connection->Close(absl::PermissionDeniedError("not a peer of this job"));
+  }
+
+  // False if there is nothing to prove.
+  bool Prove(const protocol::Challenge& challenge, Session& session) {
+    const absl::StatusOr<std::string> nonce = MakeNonce();
+    if (!nonce.ok() || challenge.nonce().size() != nonce->size()) return false;
+    session.expected_token =
+        ProofOf(options_.secret, Prover::kPeer, challenge.nonce(), *nonce);
+    protocol::FromCoordinator answer;
+    answer.mutable_proof()->set_nonce(*nonce);
+    answer.mutable_proof()->set_token(ProofOf(
+        options_.secret, Prover::kCoordinator, challenge.nonce(), *nonce));
+    session.connection->Send(answer.SerializeAsString());
+    return true;
+  }
+
+  void CloseStrangers() {
+    const auto limit = std::chrono::steady_clock::now() - kProofLimit;
+    std::vector<std::shared_ptr<Connection>> strangers;
+    for (const auto& [id, session] : sessions_) {
+      if (!session.authenticated && session.began < limit) {
+        strangers.push_back(session.connection);
+      }
+    }
+    for (const std::shared_ptr<Connection>& connection : strangers) {
+      connection->Close(absl::DeadlineExceededError("no proof"));
+    }
   }
 
   void OnClosed(SessionId id) {
@@ -142,6 +213,7 @@ class Server::Impl {
     timer_.expires_after(absl::ToChronoMilliseconds(options_.tick_interval));
     timer_.async_wait([this](const error_code& error) {
       if (error || stopping_) return;
+      CloseStrangers();
       options_.on_tick();
       if (!stopping_) Tick();
     });
@@ -176,6 +248,9 @@ void Server::Send(SessionId session, const protocol::FromCoordinator& message) {
   impl_->Send(session, message);
 }
 void Server::CloseSession(SessionId session) { impl_->CloseSession(session); }
+SessionRoute Server::RouteOf(SessionId session) const {
+  return impl_->RouteOf(session);
+}
 void Server::Post(std::function<void()> work) { impl_->Post(std::move(work)); }
 
 }  // namespace millrace

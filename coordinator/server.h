@@ -20,10 +20,16 @@ namespace millrace {
 // Names one connection; never used twice.
 enum class SessionId : uint64_t {};
 
+struct SessionRoute {
+  std::string here;   // "10.0.0.1": where the peer reached this host.
+  std::string there;  // Equal to `here` for a peer on this host.
+};
+
 struct ServerOptions {
   int listen_fd;  // A listening TCP socket; taken over.
   std::string secret;
-  // The first message of a session is its Hello, the secret already checked.
+  // The first message of a session is its Hello; that its peer knows the secret
+  // is already proven.
   std::function<void(SessionId, const protocol::ToCoordinator&)> on_message;
   std::function<void(SessionId)> on_closed;
   absl::Duration tick_interval;
@@ -39,9 +45,12 @@ class Server {
   void Run();
   void Stop();
 
-  // Call it only from callbacks.
+  // Call these only from callbacks.
   void Send(SessionId session, const protocol::FromCoordinator& message);
   void CloseSession(SessionId session);
+  // The addresses of the connection's two ends, without ports. Empty for a
+  // session that is gone.
+  SessionRoute RouteOf(SessionId session) const;
 
   // Runs `work` on the server's thread. Thread-safe.
   void Post(std::function<void()> work);

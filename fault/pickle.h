@@ -98,9 +98,9 @@ class Pickle {
   struct Node {
     PickleKind kind;
     uint8_t depth = 0;
-    uint32_t list = 0;   // Of values that hold others: in lists_.
+    uint32_t list = 0;   // Index in lists_ of a value that holds others.
     int64_t number = 0;  // Also a text's first byte in content_.
-    int64_t length = 0;  // Of a text; of a global its index in globals_.
+    int64_t length = 0;  // A text's; for a global, its index in globals_.
   };
   Pickle() = default;
 

@@ -61,7 +61,7 @@ class SafetensorsWriter {
   std::string header_;
   std::vector<SafetensorsTensor> tensors_;
   size_t tensor_idx_ = 0;        // The tensor that the next element is of.
-  int64_t tensor_elements_ = 0;  // Of this tensor, appended already.
+  int64_t tensor_elements_ = 0;  // This tensor's, appended already.
   int64_t elements_left_ = 0;
   std::vector<char> narrowed_;
 };
@@ -74,7 +74,7 @@ struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // By offset.
   std::map<std::string, std::string> metadata;
   int64_t bytes;      // Length field and header; the data starts there.
-  uint64_t checksum;  // Of the header's text.
+  uint64_t checksum;  // Over the header's text.
 };
 
 // Reads and checks the header of a file nobody vouches for: the length against

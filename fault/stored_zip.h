@@ -15,7 +15,7 @@ namespace millrace {
 
 struct StoredMember {
   std::string name;
-  int64_t offset;  // Of its first byte, from the start of the file.
+  int64_t offset;  // The first byte's, from the start of the file.
   int64_t num_bytes;
 };
 

@@ -270,7 +270,7 @@ const StoredMember* FindMember(const std::vector<StoredMember>& members,
 // The tensor of an archive, as its pickle describes it.
 struct ArchivedTensor {
   std::string storage;  // "torch FloatStorage".
-  std::string key;      // Of the member with the bytes: "0".
+  std::string key;      // Names the member with the bytes: "0".
   int64_t storage_elements = 0;
   int64_t first_element = 0;
   std::vector<int64_t> sizes;

@@ -56,7 +56,7 @@ class TorchCheckpoint {
     int64_t row_begin, row_end;
     int64_t col_begin, col_end;
     std::string file;
-    int64_t offset;  // Of the part's first byte, from the file's start.
+    int64_t offset;  // The part's first byte, from the file's start.
   };
   struct Rows {
     ElementType type;

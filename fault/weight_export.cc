@@ -164,7 +164,7 @@ absl::Status AppendTransposed(const ExportSource& source,
 
 using AppendElements = decltype(WeightFolderContent::append);
 
-// Appends tensors of the checkpoint. What it is given must outlive it.
+// Appends tensors of the checkpoint. Its arguments must outlive it.
 AppendElements AppendOf(const ExportSource& source,
                         const ExportedTensors& tensors) {
   return [&source, &tensors](const SafetensorsTensor& tensor,

@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-// What Transformers 4 takes where it is not told otherwise.
+// The default of Transformers 4.
 inline constexpr int64_t kMaxShardBytes = 5'000'000'000;
 
 struct WeightExport {
@@ -31,7 +31,7 @@ struct WeightExport {
   int64_t max_shard_bytes = kMaxShardBytes;
   // How a folder's files name tensors. A plain file names them as ours does.
   TensorNaming naming = TensorNaming::kPlain;
-  // What the folder gets beside the weights: contents by name.
+  // Further files that the folder gets: contents by name.
   std::map<std::string, std::string> other_files;
   // Where it is given and becomes true, the export ends with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;

@@ -23,10 +23,11 @@ namespace {
 
 // Tensors of one kind of fault that a message names.
 constexpr size_t kMostNamed = 12;
-// What a thread reads at a time: it stays in the caches until it is widened.
+// The bytes that a thread reads at a time. They stay in the caches until they
+// are widened.
 constexpr int64_t kSpanBytes = int64_t{1} << 20;
-// Of a row that a piece has only a part of, the rest is read too where it is
-// shorter than this: a call costs as much.
+// If a piece has only a part of a row, the rest of the row is read too where it
+// is shorter than this: a call costs as much.
 constexpr int64_t kSkippedBytes = 4096;
 // The longest index: far above what 100,000 tensors need.
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;

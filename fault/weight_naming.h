@@ -28,8 +28,8 @@ enum class Fused : uint8_t {
 };
 
 struct OtherName {
-  const char* ours;    // Of a layer: without "model.layers.N.".
-  const char* theirs;  // Of a layer: without prefix and number.
+  const char* ours;    // For a layer: without "model.layers.N.".
+  const char* theirs;  // For a layer: without prefix and number.
   Fused fused = Fused::kNo;
 };
 

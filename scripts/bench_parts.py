@@ -1,4 +1,4 @@
-"""What the bench scripts share: job files with other values, and rank correlation."""
+"""Helpers that the bench scripts share: job files with other values, and rank correlation."""
 
 import re
 

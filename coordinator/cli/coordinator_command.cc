@@ -39,6 +39,9 @@ void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
   command->add_option("--agents", options->num_agents)
       ->required()
       ->check(CLI::PositiveNumber);
+  command->add_option("--host", options->hosts);
+  command->add_option("--join-seconds", options->join_seconds)
+      ->check(CLI::PositiveNumber);
   command->add_flag("--profile-only", options->profile_only);
   command->add_option("--profile-output", options->profile_output);
   command->add_flag("--tune", options->tune);

@@ -36,7 +36,7 @@ struct ImportCommandOptions {
   std::string model_path;
   std::string name = "imported";
   int64_t sequence_length = 0;  // 0: what the file says.
-  int32_t num_devices = 0;      // 0: likewise.
+  int32_t num_devices = 0;      // 0: what the file says.
   bool approximates = false;
 };
 

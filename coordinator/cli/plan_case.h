@@ -50,8 +50,8 @@ absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 // about the plan are about its num_devices.
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned);
 
-// Adds to a plan for `planned` that may be plan-only what its other choices
-// would cost (planner/explain/explain_neighbours.h). False: left out, since the
+// Adds to a plan for `planned` that may be plan-only the costs of its other
+// choices (planner/explain/explain_neighbours.h). False: left out, since the
 // search priced so many layouts that fifteen more like it would take long.
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan);
 

@@ -163,6 +163,7 @@ std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
     const ProfileIdentity identity = {
         .machine = here.machine,
         .num_ranks = num_devices,
+        .ranks_per_host = profile.ranks_per_host,
         .threads_per_device = here.threads_per_device(on_host)};
     warnings = job.resources.uses_cuda() ? GpuProfileWarnings(profile, identity)
                                          : ProfileWarnings(profile, identity);

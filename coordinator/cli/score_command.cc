@@ -149,7 +149,8 @@ class Scorer {
 
   absl::Status LoadState(const ScoreOptions& options) {
     if (options.checkpoint.empty()) {
-      // Those of model.from; without it the seed's, which are there.
+      // The weights of model.from; without it the seed's, which are there
+      // already.
       RETURN_IF_ERROR(CheckStartingWeights(job_));
       return LoadStartingWeights(job_, trainer_.get());
     }

@@ -34,7 +34,7 @@ class MlflowRun {
   // `status`: that of result.json.
   absl::Status End(const std::string& status, double unix_s);
 
-  const std::string& folder() const { return folder_; }  // Of the run.
+  const std::string& folder() const { return folder_; }  // The run's.
 
  private:
   MlflowRun(MlflowOptions options, std::string experiment_id,

@@ -17,12 +17,17 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "coordinator/protocol/connection.h"
+#include "coordinator/protocol/secret.h"
 
 namespace millrace {
 namespace {
@@ -33,31 +38,50 @@ using boost::system::error_code;
 constexpr auto kReconnectPause = std::chrono::milliseconds(50);
 constexpr auto kFlushLimit = std::chrono::milliseconds(500);
 
-absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
+// Between the first tries of one address and the next: the order of addresses
+// decides which one is taken if several lead to the coordinator.
+constexpr auto kTryNextAfter = std::chrono::milliseconds(100);
+// A host that does not answer at all, and one that does not go on.
+constexpr auto kConnectLimit = std::chrono::seconds(5);
+constexpr auto kProofLimit = std::chrono::seconds(60);
+
+absl::StatusOr<tcp::endpoint> ParseAddress(absl::string_view text) {
+  absl::string_view host = text;
+  const size_t colon = text.rfind(':');
   int32_t port = 0;
   error_code error;
-  if (colon != std::string::npos &&
-      absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 &&
+  if (colon != absl::string_view::npos &&
+      absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 &&
       port < 65536) {
-    const auto host =
-        boost::asio::ip::make_address(address.substr(0, colon), error);
-    if (!error) return tcp::endpoint(host, static_cast<uint16_t>(port));
+    host.remove_suffix(host.size() - colon);
+    if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) {
+      host = "";
+    }
+    const auto address =
+        boost::asio::ip::make_address(std::string(host), error);
+    if (!error) return tcp::endpoint(address, static_cast<uint16_t>(port));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", address, "' is not an address like 10.0.0.1:4711"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is not an address like 10.0.0.1:4711 or [fd00::1]:4711"));
+}
+
+std::string ToText(const tcp::endpoint& endpoint) {
+  const std::string address = endpoint.address().to_string();
+  return absl::StrCat(endpoint.address().is_v6() ? "[" : "", address,
+                      endpoint.address().is_v6() ? "]:" : ":", endpoint.port());
 }
 
 }  // namespace
 
 class Client::Impl {
  public:
-  Impl(ClientOptions options, tcp::endpoint endpoint)
+  Impl(ClientOptions options, std::vector<tcp::endpoint> endpoints)
       : options_(std::move(options)),
-        endpoint_(std::move(endpoint)),
+        endpoints_(std::move(endpoints)),
         work_(boost::asio::make_work_guard(loop_)),
         heartbeat_timer_(loop_),
         reconnect_timer_(loop_),
+        next_try_timer_(loop_),
         event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         away_since_(MonotonicNow()) {
     CHECK(event_fd_ >= 0);
@@ -75,6 +99,7 @@ class Client::Impl {
       leaving_ = true;
       heartbeat_timer_.cancel();
       reconnect_timer_.cancel();
+      CloseTries();
       on_left_ = [&flushed] { flushed.set_value(); };
       if (connection_ != nullptr) {
         connection_->CloseAfterWriting();
@@ -131,27 +156,156 @@ class Client::Impl {
       return message;
     }
     if (gave_up_) {
-      return absl::UnavailableError(
-          absl::StrCat("no coordinator at ", options_.address, " for ",
-                       absl::FormatDuration(options_.give_up_after)));
+      return absl::UnavailableError(absl::StrCat(
+          "no coordinator for ", absl::FormatDuration(options_.give_up_after),
+          " at ", errors_));
     }
     return std::nullopt;
   }
 
   int event_fd() const { return event_fd_; }
 
+  std::string address() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return address_;
+  }
+
  private:
+  // One address being tried: connected to, then challenged. The first that
+  // proves to know the secret becomes connection_, the others are closed.
+  struct Try {
+    explicit Try(boost::asio::io_context& loop) : socket(loop), limit(loop) {}
+    tcp::socket socket;  // Until it is connected.
+    std::shared_ptr<Connection> connection;
+    boost::asio::steady_timer limit;
+    std::string nonce;
+    std::string error;
+    bool ended = false;
+  };
+
+  // Tries all addresses, one a little after the other.
   void Connect() {
     if (leaving_) return;
-    auto socket = std::make_shared<tcp::socket>(loop_);
-    socket->async_connect(endpoint_, [this, socket](const error_code& error) {
-      if (leaving_) return;
-      if (error) {
-        RetryLater();
-      } else {
-        OnConnected(std::move(*socket));
-      }
+    tries_.clear();
+    TryNext();
+  }
+
+  void TryNext() {
+    if (leaving_ || connection_ != nullptr ||
+        tries_.size() == endpoints_.size()) {
+      return;
+    }
+    auto attempt = std::make_shared<Try>(loop_);
+    const tcp::endpoint& endpoint = endpoints_[tries_.size()];
+    tries_.push_back(attempt);
+    LimitTry(attempt, kConnectLimit, "no answer");
+    attempt->socket.async_connect(endpoint,
+                                  [this, attempt](const error_code& error) {
+                                    if (attempt->ended) return;
+                                    if (error) {
+                                      EndTry(attempt, error.message());
+                                    } else {
+                                      ChallengePeer(attempt);
+                                    }
+                                  });
+    if (tries_.size() == endpoints_.size()) return;
+    next_try_timer_.expires_after(kTryNextAfter);
+    next_try_timer_.async_wait([this](const error_code& error) {
+      if (!error) TryNext();
     });
+  }
+
+  void LimitTry(const std::shared_ptr<Try>& attempt,
+                std::chrono::steady_clock::duration limit, const char* reason) {
+    attempt->limit.expires_after(limit);
+    attempt->limit.async_wait([this, attempt, reason](const error_code& error) {
+      if (!error) EndTry(attempt, reason);
+    });
+  }
+
+  void ChallengePeer(const std::shared_ptr<Try>& attempt) {
+    const absl::StatusOr<std::string> nonce = MakeNonce();
+    if (!nonce.ok()) {
+      EndTry(attempt, nonce.status().message());
+      return;
+    }
+    attempt->nonce = *nonce;
+    LimitTry(attempt, kProofLimit, "it accepts connections but says nothing");
+    attempt->connection =
+        std::make_shared<Connection>(std::move(attempt->socket));
+    attempt->connection->Start(
+        {.on_message = [this, attempt](
+                           std::string payload) { OnProof(attempt, payload); },
+         .on_closed =
+             [this, attempt](absl::Status reason) {
+               EndTry(attempt, reason.message());
+             }});
+    protocol::ToCoordinator message;
+    message.mutable_challenge()->set_nonce(*nonce);
+    attempt->connection->Send(message.SerializeAsString());
+  }
+
+  void OnProof(const std::shared_ptr<Try>& attempt,
+               const std::string& payload) {
+    if (attempt->ended) return;
+    protocol::FromCoordinator message;
+    if (!message.ParseFromString(payload) || !message.has_proof() ||
+        !SecretsEqual(message.proof().token(),
+                      ProofOf(options_.secret, Prover::kCoordinator,
+                              attempt->nonce, message.proof().nonce()))) {
+      EndTry(attempt, "the answer is not of this job's coordinator");
+      return;
+    }
+    const std::shared_ptr<Connection> connection =
+        std::exchange(attempt->connection, nullptr);
+    for (size_t i = 0; i < tries_.size(); ++i) {
+      if (tries_[i] != attempt) continue;
+      std::lock_guard<std::mutex> lock(mutex_);
+      address_ = ToText(endpoints_[i]);
+    }
+    CloseTries();
+    OnConnected(connection, ProofOf(options_.secret, Prover::kPeer,
+                                    attempt->nonce, message.proof().nonce()));
+  }
+
+  void EndTry(const std::shared_ptr<Try>& attempt, absl::string_view reason) {
+    if (attempt->ended) return;
+    CloseTry(*attempt);
+    attempt->error = std::string(reason);
+    // The next address need not wait for its turn.
+    if (tries_.size() < endpoints_.size()) {
+      next_try_timer_.cancel();
+      TryNext();
+      return;
+    }
+    std::vector<std::string> errors;
+    for (size_t i = 0; i < tries_.size(); ++i) {
+      if (!tries_[i]->ended) return;
+      errors.push_back(
+          absl::StrCat(ToText(endpoints_[i]), " (", tries_[i]->error, ")"));
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      errors_ = absl::StrJoin(errors, ", ");
+    }
+    RetryLater();
+  }
+
+  static void CloseTry(Try& attempt) {
+    attempt.ended = true;
+    attempt.limit.cancel();
+    error_code ignored;
+    attempt.socket.close(ignored);
+    if (attempt.connection != nullptr) {
+      attempt.connection->Close(absl::CancelledError("not needed"));
+    }
+  }
+
+  void CloseTries() {
+    next_try_timer_.cancel();
+    const std::vector<std::shared_ptr<Try>> tries = std::move(tries_);
+    tries_.clear();
+    for (const std::shared_ptr<Try>& attempt : tries) CloseTry(*attempt);
   }
 
   void RetryLater() {
@@ -167,14 +321,15 @@ class Client::Impl {
     });
   }
 
-  void OnConnected(tcp::socket socket) {
-    connection_ = std::make_shared<Connection>(std::move(socket));
-    connection_->Start(
+  void OnConnected(std::shared_ptr<Connection> connection,
+                   const std::string& token) {
+    connection_ = std::move(connection);
+    connection_->Redirect(
         {.on_message = [this](std::string payload) { OnMessage(payload); },
          .on_closed = [this](absl::Status) { OnClosed(); }});
     protocol::ToCoordinator first;
     *first.mutable_hello() = options_.make_hello();
-    first.mutable_hello()->set_token(options_.secret);
+    first.mutable_hello()->set_token(token);
     connection_->Send(first.SerializeAsString());
     for (const auto& [sequence, message] : unacknowledged_) {
       connection_->Send(message.SerializeAsString());
@@ -236,7 +391,7 @@ class Client::Impl {
   }
 
   const ClientOptions options_;
-  const tcp::endpoint endpoint_;
+  const std::vector<tcp::endpoint> endpoints_;
 
   // The event loop of the client's thread.
   boost::asio::io_context loop_;
@@ -244,6 +399,8 @@ class Client::Impl {
       work_;
   boost::asio::steady_timer heartbeat_timer_;
   boost::asio::steady_timer reconnect_timer_;
+  boost::asio::steady_timer next_try_timer_;
+  std::vector<std::shared_ptr<Try>> tries_;  // By endpoint, as far as tried.
   std::shared_ptr<Connection> connection_;
   std::map<uint64_t, protocol::ToCoordinator> unacknowledged_;
   uint64_t last_sequence_ = 0;
@@ -253,7 +410,9 @@ class Client::Impl {
 
   int event_fd_;
   absl::Time away_since_;
-  std::mutex mutex_;  // Guards what follows.
+  mutable std::mutex mutex_;  // Guards what follows.
+  std::string address_;
+  std::string errors_;  // Of the last tries, by address.
   std::condition_variable arrived_;
   std::deque<protocol::FromCoordinator> inbox_;
   bool gave_up_ = false;
@@ -262,12 +421,16 @@ class Client::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
-  absl::StatusOr<tcp::endpoint> endpoint = ParseAddress(options.address);
-  if (!endpoint.ok()) return endpoint.status();
+  std::vector<tcp::endpoint> endpoints;
+  for (const absl::string_view text : absl::StrSplit(options.address, ',')) {
+    absl::StatusOr<tcp::endpoint> endpoint = ParseAddress(text);
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints.push_back(*std::move(endpoint));
+  }
   // Asio throws where file descriptors run out, std::thread where threads do.
   try {
     return std::unique_ptr<Client>(new Client(
-        std::make_unique<Impl>(std::move(options), *std::move(endpoint))));
+        std::make_unique<Impl>(std::move(options), std::move(endpoints))));
   } catch (const std::exception& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot talk to the coordinator: ", error.what()));
@@ -290,6 +453,7 @@ absl::StatusOr<std::optional<protocol::FromCoordinator>> Client::Receive(
     absl::Duration timeout) {
   return impl_->Receive(timeout);
 }
+std::string Client::address() const { return impl_->address(); }
 int Client::event_fd() const { return impl_->event_fd(); }
 
 }  // namespace millrace

@@ -19,7 +19,10 @@
 namespace millrace {
 
 struct ClientOptions {
-  std::string address;  // "10.0.0.1:4711".
+  // "10.0.0.1:4711", or several of one coordinator, of which the first that
+  // answers and proves to know the secret is taken:
+  // "10.0.0.1:4711,[fd00::1]:4711".
+  std::string address;
   std::string secret;
   absl::Duration heartbeat_interval = absl::Milliseconds(200);
   // The coordinator may be away this long before Receive() gives up.
@@ -50,6 +53,9 @@ class Client {
   // coordinator stayed away too long. Acknowledgements are handled inside.
   absl::StatusOr<std::optional<protocol::FromCoordinator>> Receive(
       absl::Duration timeout);
+
+  // The one address of those that the last message came from. Empty before.
+  std::string address() const;
 
   // Readable while Receive() would return at once; for poll().
   int event_fd() const;

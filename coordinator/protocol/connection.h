@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +31,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Begins to read. The connection keeps itself alive until it is closed.
   void Start(Callbacks callbacks);
+  // Others take over the callbacks.
+  void Redirect(Callbacks callbacks) { callbacks_ = std::move(callbacks); }
+  // From the next frame read on.
+  void LimitFrames(int64_t max_bytes) { decoder_.LimitFrames(max_bytes); }
   // Queues one message; returns at once. Does nothing once closed.
   void Send(absl::string_view payload);
   // Closes when everything queued has been written.

@@ -51,9 +51,9 @@ absl::StatusOr<std::optional<std::string>> FrameDecoder::Next() {
   if (available < static_cast<size_t>(kFrameHeaderBytes)) return std::nullopt;
   const char* header = buffer_.data() + consumed_;
   const uint32_t size = GetLittleEndian32(header);
-  if (size > kMaxFrameBytes) {
-    return absl::DataLossError(absl::StrCat(
-        "a frame of ", size, " bytes; the limit is ", kMaxFrameBytes));
+  if (size > max_bytes_) {
+    return absl::DataLossError(
+        absl::StrCat("a frame of ", size, " bytes; the limit is ", max_bytes_));
   }
   if (available < static_cast<size_t>(kFrameHeaderBytes) + size)
     return std::nullopt;

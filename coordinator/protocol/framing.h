@@ -25,6 +25,8 @@ std::string EncodeFrame(absl::string_view payload);
 // Cuts a stream that arrives in pieces into payloads.
 class FrameDecoder {
  public:
+  // From the next frame on; at most kMaxFrameBytes.
+  void LimitFrames(int64_t max_bytes) { max_bytes_ = max_bytes; }
   void Append(absl::string_view bytes);
   // The next whole payload; nothing if more bytes are needed. DataLoss if the
   // length is beyond the limit or the checksum differs: the stream is useless
@@ -32,6 +34,7 @@ class FrameDecoder {
   absl::StatusOr<std::optional<std::string>> Next();
 
  private:
+  int64_t max_bytes_ = kMaxFrameBytes;
   std::string buffer_;
   size_t consumed_ = 0;
 };

@@ -1,20 +1,53 @@
 #include "coordinator/protocol/secret.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/files.h"
 
 namespace millrace {
+namespace {
 
-absl::StatusOr<std::string> MakeSecret() {
-  char bytes[16];
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+constexpr size_t kLeastSecret = 16;
+
+}  // namespace
+
+absl::StatusOr<std::string> MakeNonce() {
+  std::string bytes(16, '\0');
+  if (getrandom(bytes.data(), bytes.size(), 0) !=
+      static_cast<ssize_t>(bytes.size())) {
     return absl::InternalError("the kernel gave no random bytes");
   }
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
+  return bytes;
+}
+
+absl::StatusOr<std::string> MakeSecret() {
+  absl::StatusOr<std::string> bytes = MakeNonce();
+  if (!bytes.ok()) return bytes;
+  return absl::BytesToHexString(*bytes);
+}
+
+std::string ProofOf(absl::string_view secret, Prover prover,
+                    absl::string_view peer_nonce,
+                    absl::string_view coordinator_nonce) {
+  // Lengths keep the parts apart.
+  const std::string text =
+      absl::StrCat(prover == Prover::kCoordinator ? "coordinator" : "peer", " ",
+                   peer_nonce.size(), " ", peer_nonce, coordinator_nonce);
+  unsigned char result[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  CHECK(HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+             reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+             result, &size) != nullptr);
+  return std::string(reinterpret_cast<const char*>(result), size);
 }
 
 absl::StatusOr<std::string> SecretFromEnvironment() {
@@ -26,6 +59,38 @@ absl::StatusOr<std::string> SecretFromEnvironment() {
                      "'millrace run' or 'millrace agent'"));
   }
   return std::string(secret);
+}
+
+absl::StatusOr<std::string> GivenSecret(const std::string& file) {
+  std::string secret;
+  if (file.empty()) {
+    const char* value = std::getenv(kSecretVariable);
+    if (value != nullptr) secret = value;
+  } else {
+    struct stat facts = {};
+    if (stat(file.c_str(), &facts) == 0 && (facts.st_mode & 077) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "others may read the secret in ", file, "; chmod 600 ", file));
+    }
+    absl::StatusOr<std::string> content = ReadFile(file, 4096);
+    if (!content.ok()) {
+      return absl::InvalidArgumentError(content.status().message());
+    }
+    secret = std::string(absl::StripAsciiWhitespace(*content));
+  }
+  if (secret.size() >= kLeastSecret &&
+      secret.find_first_of(" \t\r\n") == std::string::npos) {
+    return secret;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      file.empty() ? absl::StrCat("the environment variable ", kSecretVariable)
+                   : file,
+      secret.empty() ? " holds no secret"
+                     : " is no secret of 16 or more letters and digits",
+      "; agents that no MPI launcher starts together need one: openssl rand "
+      "-hex 16 > FILE, chmod 600 FILE, the same FILE on all hosts, and "
+      "--secret-file FILE, or export ",
+      kSecretVariable, " on all"));
 }
 
 bool SecretsEqual(absl::string_view a, absl::string_view b) {

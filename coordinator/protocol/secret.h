@@ -1,10 +1,12 @@
-// The job's secret: a random token that agent 0 makes and that every process of
-// the job proves to know in its first message. It travels through the launcher
-// and the environment, never on a command line, where others could read it.
+// The job's secret: a random token that agent 0 makes and that both ends of a
+// connection prove to know before anything else. It travels through the
+// launcher and the environment, never on a command line, where others could
+// read it, and never over a connection.
 
 #ifndef MILLRACE_COORDINATOR_PROTOCOL_SECRET_H_
 #define MILLRACE_COORDINATOR_PROTOCOL_SECRET_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,6 +21,23 @@ absl::StatusOr<std::string> MakeSecret();
 
 // FailedPrecondition if the environment holds none.
 absl::StatusOr<std::string> SecretFromEnvironment();
+
+// The random part of a proof, 16 bytes.
+absl::StatusOr<std::string> MakeNonce();
+
+enum class Prover : uint8_t { kCoordinator, kPeer };
+
+// What only `prover` can say who knows the secret: HMAC-SHA256 under it, over
+// who speaks and both ends' nonces (RFC 2104), so that no earlier conversation
+// serves in this one and neither end can echo the other.
+std::string ProofOf(absl::string_view secret, Prover prover,
+                    absl::string_view peer_nonce,
+                    absl::string_view coordinator_nonce);
+
+// The secret where no launcher hands one to the agents: the content of `file`,
+// which nobody but its owner may read, or the environment's if `file` is empty.
+// InvalidArgument says how to give one.
+absl::StatusOr<std::string> GivenSecret(const std::string& file);
 
 // Takes equally long wherever the two differ.
 bool SecretsEqual(absl::string_view a, absl::string_view b);

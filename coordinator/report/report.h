@@ -35,8 +35,8 @@ struct RunSummary {
 };
 absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory);
 
-// The page of a plan that nothing has run by yet: a predicted step, the choice
-// and its alternatives, and the job. `timeline` is of the instructions that
+// The page of a plan that nothing has run yet: a predicted step, the choice and
+// its alternatives, and the job. `timeline` is of the instructions that
 // `program_texts` list, by stage, as ProgramToString prints them.
 absl::StatusOr<std::string> PlanPage(
     const JobSpec& job, const HardwareProfile& profile, const Plan& plan,

@@ -85,6 +85,15 @@ Json NumberOrNull(const Json& object, const char* key) {
   return *found;
 }
 
+// A point is [step, loss]; sets that a step did not evaluate have none of it.
+void AppendEvaluation(int64_t step, const Json& line, Json& points_by_set) {
+  const auto losses = line.find("evaluation");
+  if (losses == line.end() || !losses->is_object()) return;
+  for (const auto& [set, loss] : losses->items()) {
+    if (loss.is_number()) points_by_set[set].push_back({step, loss});
+  }
+}
+
 Section ReadSteps(const std::string& path) {
   ASSIGN_OR_RETURN(const std::vector<Json> lines, ReadJsonLines(path));
   std::map<int64_t, const Json*> by_step;
@@ -99,8 +108,10 @@ Section ReadSteps(const std::string& path) {
   const size_t stride = (by_step.size() + kMaxSteps - 1) / kMaxSteps;
   Json columns = Json::object();
   for (const char* column : kColumns) columns[column] = Json::array();
+  Json points_by_set = Json::object();
   size_t step_idx = 0;
   for (const auto& [step, line] : by_step) {
+    AppendEvaluation(step, *line, points_by_set);
     const bool is_last = step_idx + 1 == by_step.size();
     const bool keep = step_idx++ % stride == 0 || is_last ||
                       line->contains("validation_loss");
@@ -109,6 +120,7 @@ Section ReadSteps(const std::string& path) {
       columns[column].push_back(NumberOrNull(*line, column));
     }
   }
+  columns["evaluation"] = std::move(points_by_set);
   columns["num_steps"] = by_step.size();
   columns["num_repeated"] = lines.size() - by_step.size();
   return columns;

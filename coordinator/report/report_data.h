@@ -21,7 +21,8 @@ namespace millrace {
 //
 // "steps" holds columns: {"step": [...], "loss": [...], ...}. If a step ran
 // again after a recovery, its last record counts. At most 2000 steps are kept,
-// evenly spread, and every one with a validation loss.
+// evenly spread, and every one with a validation loss. Its "evaluation" holds
+// all losses of the held-out sets: {NAME: [[step, loss], ...]}.
 //
 // NotFound if there is no such folder; InvalidArgument if it holds none of a
 // run's files.

@@ -39,6 +39,9 @@ void SummarizeSteps(const Json& steps, Json& summary) {
   }
   const std::vector<double> validation = Numbers(steps, "validation_loss");
   if (!validation.empty()) summary["validation_loss"] = validation.back();
+  for (const auto& [set, points] : steps.at("evaluation").items()) {
+    summary["evaluation"][set] = points.back().at(1);
+  }
   for (const char* column :
        {"step_time_s", "tokens_per_s", "predicted_step_time_s"}) {
     const std::optional<double> median =

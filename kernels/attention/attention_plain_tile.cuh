@@ -229,7 +229,7 @@ __device__ __forceinline__ int FirstSeen(const AttentionShape& shape,
   return max(start, static_cast<int>(position - shape.window) + 1);
 }
 
-// What the softcap leaves of a score; 0: all of it.
+// The score under the softcap; 0 leaves the score as it is.
 __device__ __forceinline__ float Capped(float score, float softcap) {
   return softcap > 0.0f ? softcap * tanhf(score / softcap) : score;
 }

@@ -15,7 +15,7 @@ extern "C" {
 /* Floats of a token's stats: maximum, sum of exponentials, target logit. */
 #define MILLRACE_CROSS_ENTROPY_STATS 3
 
-/* Of the three matrix products, as text; an empty one is the heuristic's. */
+/* For the three matrix products, as text; an empty one is the heuristic's. */
 typedef struct {
   char logits[256];
   char d_hidden[256];

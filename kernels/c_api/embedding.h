@@ -35,7 +35,7 @@ typedef struct {
 
 MILLRACE_API int millrace_embedding_forward_bf16(
     const millrace_embedding_forward_args* args, void* stream);
-/* Of num_tokens and hidden alone. */
+/* Depends on num_tokens and hidden alone. */
 MILLRACE_API int64_t millrace_embedding_backward_bf16_workspace_bytes(
     const millrace_embedding_backward_args* args);
 MILLRACE_API int millrace_embedding_backward_bf16(

@@ -1,4 +1,4 @@
-/* What every function of libmillrace_kernels.so shares.
+/* The rules that all functions of libmillrace_kernels.so share.
 
    A function takes one struct of device pointers and sizes and a CUDA stream
    (a cudaStream_t; null is the default stream), enqueues its work there on the

@@ -1,6 +1,6 @@
 // Attention, backward: all query heads of one key-value head of one sequence,
 // so that no two threads add to one gradient. For each tile of queries and
-// block of keys the probabilities are computed again from the kept log-sum-exp.
+// block of keys the probabilities are recomputed from the kept log-sum-exp.
 // Five small matrix products a tile; bound by multiply-adds.
 
 #ifndef MILLRACE_KERNELS_CPU_ATTENTION_BACKWARD_LOOPS_H_

@@ -72,6 +72,13 @@ struct TokenStats {
   }
 };
 
+// The slope of the softcap where it gave this logit.
+float CapSlope(double logit, double softcap) {
+  if (softcap == 0) return 1;
+  const double share = logit / softcap;
+  return static_cast<float>(1 - share * share);
+}
+
 TokenStats CombineStats(const float* all_stats, int64_t num_shards,
                         int64_t num_tokens, int64_t token) {
   const auto stat = [&](int64_t shard, CrossEntropyStat which) {
@@ -140,7 +147,12 @@ absl::StatusOr<ChunkPlans*> CrossEntropyPlan::Impl::ForEachRow(
   ParallelRanges(ThreadsForFloats(num_threads, num_rows * options.vocab_rows),
                  num_rows, [&](int64_t first, int64_t last_row) {
                    for (int64_t row = first; row < last_row; ++row) {
-                     body(logits + row * options.vocab_rows, row, begin + row);
+                     float* const of_row = logits + row * options.vocab_rows;
+                     if (options.softcap > 0) {
+                       Loops().cap(of_row, options.vocab_rows,
+                                   static_cast<float>(options.softcap));
+                     }
+                     body(of_row, row, begin + row);
                    }
                  });
   return plans;
@@ -174,13 +186,15 @@ absl::StatusOr<CrossEntropyPlan> CrossEntropyPlan::Create(
     const CrossEntropyOptions& options, int num_threads) {
   if (options.num_tokens < 1 || options.hidden < 1 || options.vocab_rows < 1 ||
       options.vocab_begin < 0 || options.chunk_tokens < 1 || num_threads < 1 ||
-      options.z_loss < 0) {
+      options.z_loss < 0 || options.softcap < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cross entropy got num_tokens ", options.num_tokens, ", hidden ",
         options.hidden, ", vocab_rows ", options.vocab_rows, " from ",
         options.vocab_begin, ", chunk_tokens ", options.chunk_tokens, ", ",
-        num_threads, " threads, z_loss ", options.z_loss,
-        "; needs at least one of each, from at least 0, z_loss at least 0"));
+        num_threads, " threads, z_loss ", options.z_loss, ", softcap ",
+        options.softcap,
+        "; needs at least one of each, from at least 0, z_loss and softcap at "
+        "least 0"));
   }
   const int64_t chunk = std::min(options.chunk_tokens, options.num_tokens);
   ASSIGN_OR_RETURN(ChunkPlans whole,
@@ -231,12 +245,20 @@ absl::Status CrossEntropyPlan::LinearCrossEntropy(
     }
     const float target_logit = row[target];
     const float maximum = Loops().maximum(row, vocab_rows);
-    const float sum = Loops().exponentials(row, vocab_rows, maximum);
+    const bool is_capped = options.softcap > 0;
+    const float sum = is_capped
+                          ? Loops().sum_exponentials(row, vocab_rows, maximum)
+                          : Loops().exponentials(row, vocab_rows, maximum);
     const TokenStats stats = {maximum, sum, target_logit};
     impl_->losses[row_idx] = stats.loss(options.z_loss);
-    Loops().scale(row, vocab_rows,
-                  stats.lse_factor(options.z_loss) * token_scale / sum);
-    row[target] -= token_scale;
+    const float factor = stats.lse_factor(options.z_loss) * token_scale / sum;
+    if (is_capped) {
+      Loops().capped_gradient(row, vocab_rows, maximum, factor,
+                              static_cast<float>(options.softcap));
+    } else {
+      Loops().scale(row, vocab_rows, factor);
+    }
+    row[target] -= token_scale * CapSlope(target_logit, options.softcap);
   };
   double loss = 0.0;
   for (int64_t begin = 0; begin < options.num_tokens;
@@ -291,13 +313,19 @@ absl::Status CrossEntropyPlan::Gradient(const CrossEntropyGradientArgs& args) {
     const TokenStats stats = CombineStats(args.all_stats, args.num_shards,
                                           options.num_tokens, token);
     impl_->losses[row_idx] = stats.loss(options.z_loss);
-    Loops().exponentials(row, vocab_rows, stats.maximum);
-    Loops().scale(row, vocab_rows,
-                  stats.lse_factor(options.z_loss) *
-                      static_cast<float>(scale / stats.sum_exponentials));
+    const float factor = stats.lse_factor(options.z_loss) *
+                         static_cast<float>(scale / stats.sum_exponentials);
+    if (options.softcap > 0) {
+      Loops().capped_gradient(row, vocab_rows, stats.maximum, factor,
+                              static_cast<float>(options.softcap));
+    } else {
+      Loops().exponentials(row, vocab_rows, stats.maximum);
+      Loops().scale(row, vocab_rows, factor);
+    }
     const int64_t target = args.targets[token] - options.vocab_begin;
     if (target >= 0 && target < vocab_rows) {
-      row[target] -= static_cast<float>(scale);
+      row[target] -= static_cast<float>(scale) *
+                     CapSlope(stats.target_logit, options.softcap);
     }
   };
   double loss = 0.0;

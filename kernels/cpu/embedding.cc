@@ -34,6 +34,9 @@ absl::Status EmbeddingForward(const EmbeddingForwardArgs& args,
                      if (row >= 0 && row < args.vocab_rows) {
                        std::memcpy(x, args.weight + row * args.hidden,
                                    row_bytes);
+                       if (args.scale != 1) {
+                         Loops().scale(x, args.hidden, args.scale);
+                       }
                      } else {
                        std::memset(x, 0, row_bytes);
                      }

@@ -69,6 +69,14 @@ struct CpuLoops {
   // logits[v] = exp(logits[v] - maximum), returning the sum.
   float (*exponentials)(float* logits, int64_t num_logits, float maximum);
   void (*scale)(float* x, int64_t num_elements, float factor);
+  // The same sum, and the logits stay.
+  float (*sum_exponentials)(const float* logits, int64_t num_logits,
+                            float maximum);
+  // x = cap tanh(x / cap).
+  void (*cap)(float* x, int64_t num_elements, float cap);
+  // Of capped logits: exp(logit - maximum) factor (1 - (logit / cap)^2).
+  void (*capped_gradient)(float* logits, int64_t num_logits, float maximum,
+                          float factor, float cap);
 
   // Elements [begin, end).
   void (*adamw)(const AdamWArgs&, int64_t begin, int64_t end);

@@ -18,11 +18,14 @@ inline float ReciprocalNorm(float sum_of_squares, int64_t hidden,
          __builtin_sqrtf(sum_of_squares / static_cast<float>(hidden) + epsilon);
 }
 
-// y = x * factor * weight of one row.
+// What is added to weights.
+inline float WeightOffset(bool adds_one) { return adds_one ? 1.0f : 0.0f; }
+
+// y = x * factor * (weight + offset) of one row.
 inline void ScaleRow(float* y, const float* x, const float* weight,
-                     int64_t hidden, float factor) {
+                     float offset, int64_t hidden, float factor) {
   ForEachVector(0, hidden, [=](const auto& load, const auto& store) {
-    store(y, load(x) * factor * load(weight));
+    store(y, load(x) * factor * (load(weight) + offset));
   });
 }
 
@@ -37,7 +40,8 @@ void RmsNormForwardLoop(const RmsNormForwardArgs& args, int64_t begin,
     });
     const float rstd =
         ReciprocalNorm(SumOfLanes(sum), args.hidden, args.epsilon);
-    ScaleRow(args.y + t * args.hidden, x, args.weight, args.hidden, rstd);
+    ScaleRow(args.y + t * args.hidden, x, args.weight,
+             WeightOffset(args.adds_one), args.hidden, rstd);
     args.rstd[t] = rstd;
   }
 }
@@ -56,8 +60,8 @@ void ResidualRmsNormForwardLoop(const ResidualRmsNormForwardArgs& args,
     });
     const float rstd =
         ReciprocalNorm(SumOfLanes(sum), args.hidden, args.epsilon);
-    ScaleRow(args.y + t * args.hidden, residual, args.weight, args.hidden,
-             rstd);
+    ScaleRow(args.y + t * args.hidden, residual, args.weight,
+             WeightOffset(args.adds_one), args.hidden, rstd);
     args.rstd[t] = rstd;
   }
 }
@@ -65,26 +69,28 @@ void ResidualRmsNormForwardLoop(const ResidualRmsNormForwardArgs& args,
 void RmsNormInputGradientLoop(const RmsNormBackwardArgs& args, int64_t begin,
                               int64_t end) {
   const float* weight = args.weight;
+  const float offset = WeightOffset(args.adds_one);
   for (int64_t t = begin; t < end; ++t) {
     const float* d_y = args.d_y + t * args.hidden;
     const float* x = args.x + t * args.hidden;
     float* d_x = args.d_x + t * args.hidden;
     Floats sum = {};
     ForEachVector(0, args.hidden, [&](const auto& load, const auto&) {
-      sum += load(d_y) * load(weight) * load(x);
+      sum += load(d_y) * (load(weight) + offset) * load(x);
     });
     const float rstd = args.rstd[t];
     const float x_factor =
         SumOfLanes(sum) * rstd * rstd * rstd / static_cast<float>(args.hidden);
     if (args.d_residual == nullptr) {
       ForEachVector(0, args.hidden, [=](const auto& load, const auto& store) {
-        store(d_x, load(d_y) * load(weight) * rstd - load(x) * x_factor);
+        store(d_x,
+              load(d_y) * (load(weight) + offset) * rstd - load(x) * x_factor);
       });
     } else {
       const float* d_residual = args.d_residual + t * args.hidden;
       ForEachVector(0, args.hidden, [=](const auto& load, const auto& store) {
-        store(d_x, load(d_y) * load(weight) * rstd - load(x) * x_factor +
-                       load(d_residual));
+        store(d_x, load(d_y) * (load(weight) + offset) * rstd -
+                       load(x) * x_factor + load(d_residual));
       });
     }
   }

@@ -65,7 +65,8 @@ RmsNormBackwardArgs TokenArgs(const QkNormRopeBackwardArgs& args, int64_t token,
           .d_residual = nullptr,
           .num_tokens = count,
           .hidden = shape.head_dim,
-          .accumulate = args.accumulate || token > 0};
+          .accumulate = args.accumulate || token > 0,
+          .adds_one = shape.adds_one};
 }
 
 }  // namespace
@@ -90,7 +91,8 @@ absl::Status QkNormRopeForward(const QkNormRopeForwardArgs& args,
                  .weight = first == 0 ? args.q_weight : args.k_weight,
                  .num_tokens = count,
                  .hidden = shape.head_dim,
-                 .epsilon = args.epsilon},
+                 .epsilon = args.epsilon,
+                 .adds_one = shape.adds_one},
                 0, count);
           }
         }

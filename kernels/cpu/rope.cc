@@ -20,6 +20,7 @@ namespace {
 
 double ScaledFrequency(double frequency, const RopeFrequencyScaling& scaling) {
   if (scaling.factor == 1) return frequency;
+  if (scaling.is_linear) return frequency / scaling.factor;
   // Wavelengths that fit in the sequences the model saw first.
   const double turns =
       static_cast<double>(scaling.original_length) * frequency / (2 * M_PI);
@@ -43,7 +44,7 @@ absl::Status FillRopeTable(float* table, int64_t sequence_length,
         "; needs at least one, an even number of at least two, above zero"));
   }
   if (scaling.factor < 1 ||
-      (scaling.factor > 1 &&
+      (scaling.factor > 1 && !scaling.is_linear &&
        (scaling.high_freq_factor <= scaling.low_freq_factor ||
         scaling.original_length < 1))) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -59,12 +60,15 @@ absl::Status FillRopeTable(float* table, int64_t sequence_length,
   for (int64_t i = 0; i < half; ++i) {
     frequencies[i] =
         ScaledFrequency(std::pow(theta, -2.0 * i / head_dim), scaling);
+    if (scaling.divisors != nullptr) frequencies[i] /= scaling.divisors[i];
   }
   for (int64_t position = 0; position < sequence_length; ++position) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle = position * frequencies[i];
-      table[position * half + i] = static_cast<float>(std::cos(angle));
-      sines[position * half + i] = static_cast<float>(std::sin(angle));
+      table[position * half + i] =
+          static_cast<float>(scaling.scale * std::cos(angle));
+      sines[position * half + i] =
+          static_cast<float>(scaling.scale * std::sin(angle));
     }
   }
   return absl::OkStatus();
@@ -72,11 +76,14 @@ absl::Status FillRopeTable(float* table, int64_t sequence_length,
 
 absl::Status Rope(const RopeArgs& args, int num_threads) {
   if (args.sequence_length < 1 || args.num_heads < 1 || args.num_kv_heads < 1 ||
-      args.head_dim < 2 || args.head_dim % 2 != 0) {
+      args.head_dim < 2 || args.head_dim % 2 != 0 || args.rotary_dim < 0 ||
+      args.rotary_dim > args.head_dim || args.rotary_dim % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Rope got sequence_length ", args.sequence_length, ", ", args.num_heads,
         " query and ", args.num_kv_heads, " key-value heads of head_dim ",
-        args.head_dim, "; needs at least one of each and an even head_dim"));
+        args.head_dim, ", rotary_dim ", args.rotary_dim,
+        "; needs at least one of each, an even head_dim and an even rotary_dim "
+        "that is no larger"));
   }
   const int64_t row = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
   RETURN_IF_ERROR(

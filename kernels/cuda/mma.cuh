@@ -4,7 +4,7 @@
 //
 // A fragment is four registers of two bf16 each: the four 8x8 quarters of a
 // 16x16 tile, in the order (rows 0-7, columns 0-7), (rows 8-15, columns 0-7),
-// (rows 0-7, columns 8-15), (rows 8-15, columns 8-15). Of each quarter, lane l
+// (rows 0-7, columns 8-15), (rows 8-15, columns 8-15). In each quarter, lane l
 // holds row l / 4, columns 2 (l % 4) and the next; loaded transposed, column
 // l / 4, rows 2 (l % 4) and the next.
 

@@ -36,8 +36,8 @@ enum class GemmEpilogue {
   kGeluBiasSave,      // gelu(x + bias[n]); aux = x + bias[n]
   kGeluGradient,      // x gelu'(aux): the way back through kGeluSave
   kGeluBiasGradient,  // The same, and bias[n] = its sum over m.
-  kSumA,  // x; bias[m] = sum over k of op(a); with trans_a. Of a weight
-          // gradient d_w[out, in] = d_y^T x the gradient of the bias [out].
+  kSumA,  // x; bias[m] = sum over k of op(a); with trans_a. For a weight
+          // gradient d_w[out, in] = d_y^T x: the gradient of the bias [out].
   kSumB,  // x; bias[n] = sum over k of op(b).
 };
 

@@ -77,7 +77,7 @@ struct Params {
   CUtensorMap a, b, c;  // Epilogues use the map of c or the address.
   void* c_data;
   int64_t c_stride;
-  int num_rows, num_columns;  // Of matrix c.
+  int num_rows, num_columns;  // Matrix c's.
   int num_tile_rows;          // In clusters; not of groups.
   int num_tile_columns;       // In clusters.
   int num_k_blocks;

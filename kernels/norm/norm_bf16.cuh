@@ -23,8 +23,9 @@ enum class NormKind { kRms, kLayer };
 
 inline constexpr int64_t kMaxNormHidden = 65536;
 
-// How the weights that scale a row are stored.
-enum class NormWeight { kBf16, kFp32 };
+// How the weights that scale a row are stored. Rows are scaled by one more than
+// those of kOnePlusFp32.
+enum class NormWeight { kBf16, kFp32, kOnePlusFp32 };
 
 // Elements [8 idx, 8 idx + 8) of them.
 template <NormWeight kWeight>
@@ -35,7 +36,13 @@ __device__ __forceinline__ Float8 LoadWeights(const void* weight, int idx) {
     const float4* from = static_cast<const float4*>(weight) + 2 * idx;
     const float4 low = __ldg(from);
     const float4 high = __ldg(from + 1);
-    return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+    Float8 weights = {
+        {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+    if constexpr (kWeight == NormWeight::kOnePlusFp32) {
+#pragma unroll
+      for (float& w : weights.v) w += 1.0f;
+    }
+    return weights;
   }
 }
 

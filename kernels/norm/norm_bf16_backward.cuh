@@ -78,11 +78,11 @@ struct KeptWeights {
   }
   __device__ __forceinline__ Float8 Get() const { return Unpack8(raw); }
 };
-template <>
-struct KeptWeights<NormWeight::kFp32> {
+template <NormWeight kWeight>
+requires(kWeight != NormWeight::kBf16) struct KeptWeights<kWeight> {
   Float8 values{};
   __device__ __forceinline__ void Load(const void* weight, int idx) {
-    values = LoadWeights<NormWeight::kFp32>(weight, idx);
+    values = LoadWeights<kWeight>(weight, idx);
   }
   __device__ __forceinline__ Float8 Get() const { return values; }
 };
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Row::kNumThreads,
   // Where a thread has many columns, registers are too few to keep the weights,
   // and sooner so for those of fp32.
   constexpr bool kKeepsWeights =
-      kVectors < (kWeight == NormWeight::kFp32 ? 3 : 4) ||
+      kVectors < (kWeight == NormWeight::kBf16 ? 4 : 3) ||
       (kKind == NormKind::kRms && kWeight == NormWeight::kBf16);
   KeptWeights<kWeight> kept[kKeepsWeights ? kVectors : 1];
   if constexpr (kKeepsWeights) {

@@ -1,5 +1,6 @@
 // RMSNorm: y[t, h] = x[t, h] * rstd[t] * weight[h],
 //          rstd[t] = 1 / sqrt(mean over h of x[t, h]^2 + epsilon).
+// Where `adds_one` says so, 1 + weight[h] stands for weight[h] (Gemma).
 //
 // Every function returns InvalidArgument naming the shape if num_tokens is
 // negative, hidden below one or num_threads below one. Results do not depend on
@@ -23,6 +24,7 @@ struct RmsNormForwardArgs {
   int64_t num_tokens;   // Zero is allowed and does nothing.
   int64_t hidden;       // At least one.
   float epsilon;
+  bool adds_one = false;
 };
 
 // The same of residual = x + delta.
@@ -37,6 +39,7 @@ struct ResidualRmsNormForwardArgs {
   int64_t num_tokens;
   int64_t hidden;
   float epsilon;
+  bool adds_one = false;
 };
 
 // With g[h] = d_y[t, h] weight[h] and n[h] = x[t, h] rstd[t]:
@@ -53,6 +56,7 @@ struct RmsNormBackwardArgs {
   int64_t num_tokens;
   int64_t hidden;
   bool accumulate;  // d_weight is added to, not overwritten.
+  bool adds_one = false;
 };
 
 absl::Status RmsNormForward(const RmsNormForwardArgs& args, int num_threads);

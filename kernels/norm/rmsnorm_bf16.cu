@@ -12,9 +12,20 @@ using gpu::NormWeight;
 
 namespace {
 
+absl::Status CheckAddsOne(bool adds_one, bool fp32_weight) {
+  if (!adds_one || fp32_weight) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "RMSNorm adds one to weights of fp32; got bf16");
+}
+
 template <bool kResidual>
 absl::Status LaunchForward(const gpu::NormForward& p, bool fp32_weight,
-                           cudaStream_t stream) {
+                           bool adds_one, cudaStream_t stream) {
+  RETURN_IF_ERROR(CheckAddsOne(adds_one, fp32_weight));
+  if (adds_one) {
+    return gpu::LaunchNormForward<NormKind::kRms, kResidual,
+                                  NormWeight::kOnePlusFp32>(p, stream);
+  }
   return fp32_weight ? gpu::LaunchNormForward<NormKind::kRms, kResidual,
                                               NormWeight::kFp32>(p, stream)
                      : gpu::LaunchNormForward<NormKind::kRms, kResidual,
@@ -40,7 +51,7 @@ absl::Status LaunchRmsNormForwardBf16(const RmsNormForwardBf16Args& args,
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
        .epsilon = args.epsilon},
-      args.fp32_weight, stream);
+      args.fp32_weight, args.adds_one, stream);
 }
 
 absl::Status LaunchResidualRmsNormForwardBf16(
@@ -58,7 +69,7 @@ absl::Status LaunchResidualRmsNormForwardBf16(
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
        .epsilon = args.epsilon},
-      args.fp32_weight, stream);
+      args.fp32_weight, args.adds_one, stream);
 }
 
 absl::Status LaunchRmsNormBackwardBf16(const RmsNormBackwardBf16Args& args,
@@ -81,6 +92,11 @@ absl::Status LaunchRmsNormBackwardBf16(const RmsNormBackwardBf16Args& args,
   const gpu::NormBackwardOutputs outputs = {.d_weight = args.d_weight,
                                             .d_bias = nullptr,
                                             .accumulate = args.accumulate};
+  RETURN_IF_ERROR(CheckAddsOne(args.adds_one, args.fp32_weight));
+  if (args.adds_one) {
+    return gpu::LaunchNormBackward<NormKind::kRms, NormWeight::kOnePlusFp32>(
+        p, outputs, stream);
+  }
   return args.fp32_weight
              ? gpu::LaunchNormBackward<NormKind::kRms, NormWeight::kFp32>(
                    p, outputs, stream)

@@ -26,6 +26,7 @@ struct RmsNormForwardBf16Args {
   int64_t hidden;
   float epsilon;
   bool fp32_weight = false;
+  bool adds_one = false;  // As in rmsnorm.h; with fp32_weight only.
 };
 
 // The same of residual = x + delta.
@@ -40,6 +41,7 @@ struct ResidualRmsNormForwardBf16Args {
   int64_t hidden;
   float epsilon;
   bool fp32_weight = false;
+  bool adds_one = false;  // As in rmsnorm.h; with fp32_weight only.
 };
 
 struct RmsNormBackwardBf16Args {
@@ -55,6 +57,7 @@ struct RmsNormBackwardBf16Args {
   int64_t hidden;
   bool accumulate;  // d_weight is added to, not overwritten.
   bool fp32_weight = false;
+  bool adds_one = false;  // As in rmsnorm.h; with fp32_weight only.
 };
 
 // Zero if the shape is refused below.

@@ -24,13 +24,16 @@ __device__ __forceinline__ float SumOverBlock(float x) {
 // rows and sum_of_squares each thread's share.
 template <typename T, typename W>
 __device__ __forceinline__ void Normalise(T* y, float* rstd, const T* x,
-                                          const W* weight, float sum_of_squares,
-                                          int64_t hidden, float epsilon) {
+                                          const W* weight, bool adds_one,
+                                          float sum_of_squares, int64_t hidden,
+                                          float epsilon) {
+  const float offset = adds_one ? 1.0f : 0.0f;
   const float inverse =
       1.0f / sqrtf(SumOverBlock(sum_of_squares) / static_cast<float>(hidden) +
                    epsilon);
   for (int64_t h = threadIdx.x; h < hidden; h += kNumThreads) {
-    y[h] = FromFloat<T>(ToFloat(x[h]) * inverse * ToFloat(weight[h]));
+    y[h] =
+        FromFloat<T>(ToFloat(x[h]) * inverse * (ToFloat(weight[h]) + offset));
   }
   if (threadIdx.x == 0) *rstd = inverse;
 }
@@ -48,7 +51,8 @@ __global__ void __launch_bounds__(kNumThreads)
     sum += value * value;
   }
   Normalise(static_cast<T*>(args.y) + token * args.hidden, args.rstd + token, x,
-            static_cast<const W*>(args.weight), sum, args.hidden, args.epsilon);
+            static_cast<const W*>(args.weight), args.adds_one, sum, args.hidden,
+            args.epsilon);
 }
 
 // Like the kernel above, for a sum. Each thread reads only those elements of
@@ -67,7 +71,8 @@ __global__ void __launch_bounds__(kNumThreads) ResidualRmsNormForwardKernel(
     sum += ToFloat(rounded) * ToFloat(rounded);
   }
   Normalise(static_cast<T*>(args.y) + row, args.rstd + blockIdx.x, residual,
-            static_cast<const W*>(args.weight), sum, args.hidden, args.epsilon);
+            static_cast<const W*>(args.weight), args.adds_one, sum, args.hidden,
+            args.epsilon);
 }
 
 // A block a token. Limited by memory bandwidth, as above.
@@ -79,13 +84,15 @@ __global__ void __launch_bounds__(kNumThreads)
   const T* d_y = static_cast<const T*>(args.d_y) + row;
   const W* weight = static_cast<const W*>(args.weight);
   const float rstd = args.rstd[blockIdx.x];
+  const float offset = args.adds_one ? 1.0f : 0.0f;
   float sum = 0.0f;
   for (int64_t h = threadIdx.x; h < args.hidden; h += kNumThreads) {
-    sum += ToFloat(d_y[h]) * ToFloat(weight[h]) * (ToFloat(x[h]) * rstd);
+    sum += ToFloat(d_y[h]) * (ToFloat(weight[h]) + offset) *
+           (ToFloat(x[h]) * rstd);
   }
   const float mean = SumOverBlock(sum) / static_cast<float>(args.hidden);
   for (int64_t h = threadIdx.x; h < args.hidden; h += kNumThreads) {
-    float d_x = rstd * (ToFloat(d_y[h]) * ToFloat(weight[h]) -
+    float d_x = rstd * (ToFloat(d_y[h]) * (ToFloat(weight[h]) + offset) -
                         ToFloat(x[h]) * rstd * mean);
     if (args.d_residual != nullptr) {
       d_x += ToFloat(static_cast<const T*>(args.d_residual)[row + h]);

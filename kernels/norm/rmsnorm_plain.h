@@ -25,6 +25,7 @@ struct PlainRmsNormForwardArgs {
   int64_t hidden;      // At least one.
   float epsilon;
   bool fp32_weight = false;
+  bool adds_one = false;  // As in rmsnorm.h.
 };
 
 // The same of residual = x + delta.
@@ -39,6 +40,7 @@ struct PlainResidualRmsNormForwardArgs {
   int64_t hidden;
   float epsilon;
   bool fp32_weight = false;
+  bool adds_one = false;  // As in rmsnorm.h.
 };
 
 struct PlainRmsNormBackwardArgs {
@@ -54,6 +56,7 @@ struct PlainRmsNormBackwardArgs {
   int64_t hidden;
   bool accumulate;  // d_weight is added to, not overwritten.
   bool fp32_weight = false;
+  bool adds_one = false;  // As in rmsnorm.h.
 };
 
 // At most 256 bytes a column.

@@ -3,6 +3,14 @@
 #include "kernels/norm/rmsnorm.h"
 
 namespace millrace {
+namespace {
+
+template <typename Args>
+double FactorOf(const Args& args, int64_t h) {
+  return (args.adds_one ? 1.0 : 0.0) + args.weight[h];
+}
+
+}  // namespace
 
 void RmsNormForwardReference(const RmsNormForwardArgs& args) {
   for (int64_t t = 0; t < args.num_tokens; ++t) {
@@ -15,7 +23,7 @@ void RmsNormForwardReference(const RmsNormForwardArgs& args) {
     const double rstd =
         1.0 / std::sqrt(sum_of_squares / args.hidden + args.epsilon);
     for (int64_t h = 0; h < args.hidden; ++h) {
-      y[h] = static_cast<float>(x[h] * rstd * args.weight[h]);
+      y[h] = static_cast<float>(x[h] * rstd * FactorOf(args, h));
     }
     args.rstd[t] = static_cast<float>(rstd);
   }
@@ -31,7 +39,8 @@ void ResidualRmsNormForwardReference(const ResidualRmsNormForwardArgs& args) {
                            .weight = args.weight,
                            .num_tokens = args.num_tokens,
                            .hidden = args.hidden,
-                           .epsilon = args.epsilon});
+                           .epsilon = args.epsilon,
+                           .adds_one = args.adds_one});
 }
 
 void RmsNormBackwardReference(const RmsNormBackwardArgs& args) {
@@ -40,11 +49,11 @@ void RmsNormBackwardReference(const RmsNormBackwardArgs& args) {
     const double rstd = args.rstd[t];
     double mean = 0.0;
     for (int64_t h = 0; h < args.hidden; ++h) {
-      mean += double{args.d_y[row + h]} * args.weight[h] * args.x[row + h] *
+      mean += double{args.d_y[row + h]} * FactorOf(args, h) * args.x[row + h] *
               rstd / args.hidden;
     }
     for (int64_t h = 0; h < args.hidden; ++h) {
-      const double g = double{args.d_y[row + h]} * args.weight[h];
+      const double g = double{args.d_y[row + h]} * FactorOf(args, h);
       const double residual =
           args.d_residual == nullptr ? 0.0 : args.d_residual[row + h];
       args.d_x[row + h] = static_cast<float>(

@@ -17,7 +17,7 @@ namespace millrace {
 struct AdamWArgs {
   float* parameters;
   float* exp_avg;     // m; zero before the first step.
-  float* exp_avg_sq;  // v; likewise.
+  float* exp_avg_sq;  // v; zero before the first step.
   const float* gradients;
   int64_t num_elements;  // In each tensor; zero is allowed.
   double learning_rate;

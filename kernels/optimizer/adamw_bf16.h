@@ -1,7 +1,7 @@
 // AdamW on a GPU over flat buffers (the math stands in adamw.h): fp32 master
 // weights with a bf16 copy for the forward pass, or bf16 weights alone.
 //
-// What is kept in bf16 between steps (moments, weights without a master) is
+// Values kept in bf16 between steps (moments, weights without a master) are
 // rounded stochastically, since rounding to nearest would lose every change
 // below 1/256 of a value. The random bits are Philox4x32 (random_normal.h) of
 // (seed, step, element), so that equal runs give equal bits however they are
@@ -28,7 +28,7 @@ struct AdamWBf16Args {
   float* master;          // Null: the bf16 weights are all there is.
   void* weights;          // bf16; may be null where there is a master.
   void* exp_avg;          // m; fp32, or bf16 with bf16_moments.
-  void* exp_avg_sq;       // v; likewise.
+  void* exp_avg_sq;       // v; of the same type as m.
   const void* gradients;  // fp32, or bf16 with bf16_gradients.
   bool bf16_moments;
   bool bf16_gradients;

@@ -17,7 +17,7 @@ struct PlainAdamWArgs {
   float* parameters;  // The master weights where there is a bf16 copy.
   void* bf16_copy;    // A copy of the parameters, [num_elements]; or null.
   float* exp_avg;     // m; zero before the first step.
-  float* exp_avg_sq;  // v; likewise.
+  float* exp_avg_sq;  // v; zero before the first step.
   const float* gradients;
   int64_t num_elements;  // In each tensor; zero is allowed.
   // One element each, read when the kernel runs.

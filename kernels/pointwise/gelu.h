@@ -30,7 +30,7 @@ struct GeluBackwardArgs {
   GeluForm form = GeluForm::kTanh;
 };
 
-// The tanh form alone: InvalidArgument of another, or of a bad shape.
+// InvalidArgument names a bad shape.
 absl::Status GeluForward(const GeluForwardArgs& args, int num_threads);
 absl::Status GeluBackward(const GeluBackwardArgs& args, int num_threads);
 

@@ -16,7 +16,8 @@ using plain::ToFloat;
 constexpr float kTwiceRootOfTwoOverPi = 1.59576912160573071f;
 constexpr float kCubic = 0.044715f;
 
-__device__ __forceinline__ float ShareBelow(float x) {
+__device__ __forceinline__ float ShareBelow(float x, GeluForm form) {
+  if (form == GeluForm::kErf) return 0.5f * erfcf(-x * 0.70710678118654752f);
   return 1.0f /
          (1.0f + expf(-kTwiceRootOfTwoOverPi * x * (1.0f + kCubic * x * x)));
 }
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kNumThreads)
   const int64_t i = int64_t{blockIdx.x} * kNumThreads + threadIdx.x;
   if (i >= args.num_elements) return;
   const float x = ToFloat(static_cast<const T*>(args.x)[i]);
-  static_cast<T*>(args.y)[i] = FromFloat<T>(x * ShareBelow(x));
+  static_cast<T*>(args.y)[i] = FromFloat<T>(x * ShareBelow(x, args.form));
 }
 
 // Likewise.
@@ -38,12 +39,15 @@ __global__ void __launch_bounds__(kNumThreads) PlainGeluBackwardKernel(
   const int64_t i = int64_t{blockIdx.x} * kNumThreads + threadIdx.x;
   if (i >= args.num_elements) return;
   const float x = ToFloat(static_cast<const T*>(args.x)[i]);
-  const float p = ShareBelow(x);
+  const float p = ShareBelow(x, args.form);
   // Far from zero x^2 may overflow, where P's own slope is nothing.
   const float tail = p * (1.0f - p);
+  constexpr float kDensityAtZero = 0.39894228040143268f;  // 1 / sqrt(2 pi).
   const float slope =
-      tail == 0.0f ? 0.0f
-                   : tail * kTwiceRootOfTwoOverPi * (1.0f + 3 * kCubic * x * x);
+      args.form == GeluForm::kErf ? kDensityAtZero * expf(-0.5f * x * x)
+      : tail == 0.0f
+          ? 0.0f
+          : tail * kTwiceRootOfTwoOverPi * (1.0f + 3 * kCubic * x * x);
   static_cast<T*>(args.d_x)[i] = FromFloat<T>(
       ToFloat(static_cast<const T*>(args.d_y)[i]) * (p + x * slope));
 }

@@ -1,4 +1,4 @@
-// GELU in its tanh form on a GPU, forward and backward (the meaning stands in
+// GELU on a GPU, forward and backward (the meaning stands in
 // gelu.h, what plain means in element_type.h).
 
 #ifndef MILLRACE_KERNELS_POINTWISE_GELU_PLAIN_H_
@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/element_type.h"
 #include "kernels/cuda/fwd.h"
+#include "kernels/pointwise/gelu.h"
 
 namespace millrace {
 
@@ -17,6 +18,7 @@ struct PlainGeluForwardArgs {
   void* y;               // [num_elements]; may be x.
   const void* x;         // [num_elements]
   int64_t num_elements;  // Zero is allowed and does nothing; below 2^39.
+  GeluForm form = GeluForm::kTanh;
 };
 
 struct PlainGeluBackwardArgs {
@@ -24,6 +26,7 @@ struct PlainGeluBackwardArgs {
   const void* x;    // [num_elements]
   const void* d_y;  // [num_elements]
   int64_t num_elements;
+  GeluForm form = GeluForm::kTanh;
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape.

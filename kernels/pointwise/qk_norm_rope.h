@@ -1,5 +1,5 @@
 // RMSNorm of each query head and each key head, then the rotation of rope.h
-// (Henry et al., "Query-Key Normalization", 2020). Of a head x with the weight
+// (Henry et al., "Query-Key Normalization", 2020). For a head x with the weight
 // w of its kind:
 //   x := turn(x rstd w), rstd = 1 / sqrt(mean of x^2 + epsilon).
 //
@@ -20,7 +20,8 @@ struct QkNormRopeShape {
   int64_t sequence_length;  // At least one.
   int64_t num_heads;        // At least one, as is num_kv_heads.
   int64_t num_kv_heads;
-  int64_t head_dim;  // Even.
+  int64_t head_dim;       // Even.
+  bool adds_one = false;  // Heads are multiplied by 1 + weight.
 
   int64_t num_normed() const { return num_heads + num_kv_heads; }
   int64_t row() const { return (num_heads + 2 * num_kv_heads) * head_dim; }

@@ -26,6 +26,10 @@ RowOf(const QkNormRopeShape& shape) {
   return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
 }
 
+__device__ __forceinline__ float OffsetOf(const QkNormRopeShape& shape) {
+  return shape.adds_one ? 1.0f : 0.0f;
+}
+
 // The cosine and sine of pair i at a token.
 struct Angle {
   float cosine, sine;
@@ -64,6 +68,7 @@ __global__ void __launch_bounds__(kNumThreads) QkNormForwardKernel(
       static_cast<T*>(args.qkv) + token * RowOf(shape) + head * shape.head_dim;
   T* raw = static_cast<T*>(args.raw) + item * shape.head_dim;
   const float* weight = head < shape.num_heads ? args.q_weight : args.k_weight;
+  const float offset = OffsetOf(shape);
   float squares = 0.0f;
   for (int64_t i = lane; i < shape.head_dim; i += gpu::kWarpSize) {
     const float value = ToFloat(x[i]);
@@ -77,8 +82,8 @@ __global__ void __launch_bounds__(kNumThreads) QkNormForwardKernel(
   // The sum came from all lanes, so all have read the head.
   for (int64_t i = lane; i < half; i += gpu::kWarpSize) {
     const Angle angle = AngleOf(args.table, shape, token, i);
-    const float a = ToFloat(x[i]) * rstd * weight[i];
-    const float b = ToFloat(x[i + half]) * rstd * weight[i + half];
+    const float a = ToFloat(x[i]) * rstd * (weight[i] + offset);
+    const float b = ToFloat(x[i + half]) * rstd * (weight[i + half] + offset);
     x[i] = FromFloat<T>(a * angle.cosine - b * angle.sine);
     x[i + half] = FromFloat<T>(b * angle.cosine + a * angle.sine);
   }
@@ -172,20 +177,22 @@ __global__ void __launch_bounds__(kNumThreads) InputGradientHeadKernel(
               head * shape.head_dim;
   const T* raw = static_cast<const T*>(args.raw) + item * shape.head_dim;
   const float* weight = head < shape.num_heads ? args.q_weight : args.k_weight;
+  const float offset = OffsetOf(shape);
   const float rstd = args.rstd[item];
   float sum = 0.0f;
   for (int64_t i = lane; i < half; i += gpu::kWarpSize) {
     const Pair d = TurnedBack(d_head, args.table, shape, token, i);
-    sum += d.a * weight[i] * (ToFloat(raw[i]) * rstd) +
-           d.b * weight[i + half] * (ToFloat(raw[i + half]) * rstd);
+    sum += d.a * (weight[i] + offset) * (ToFloat(raw[i]) * rstd) +
+           d.b * (weight[i + half] + offset) * (ToFloat(raw[i + half]) * rstd);
   }
   const float mean = SumOverWarp(sum) / static_cast<float>(shape.head_dim);
   for (int64_t i = lane; i < half; i += gpu::kWarpSize) {
     const Pair d = TurnedBack(d_head, args.table, shape, token, i);
     const float a = ToFloat(raw[i]) * rstd;
     const float b = ToFloat(raw[i + half]) * rstd;
-    d_head[i] = FromFloat<T>(rstd * (d.a * weight[i] - a * mean));
-    d_head[i + half] = FromFloat<T>(rstd * (d.b * weight[i + half] - b * mean));
+    d_head[i] = FromFloat<T>(rstd * (d.a * (weight[i] + offset) - a * mean));
+    d_head[i + half] =
+        FromFloat<T>(rstd * (d.b * (weight[i + half] + offset) - b * mean));
   }
 }
 

@@ -26,6 +26,11 @@ struct RopeFrequencyScaling {
   double low_freq_factor = 0;
   double high_freq_factor = 0;  // Above low_freq_factor.
   int64_t original_length = 0;  // At least one.
+  // All frequencies are divided by `factor`; the three above are then unused.
+  bool is_linear = false;
+  // [D/2]: what divides each frequency, above zero; null: nothing does.
+  const double* divisors = nullptr;
+  double scale = 1;  // What all cosines and sines are multiplied by.
 };
 
 // InvalidArgument if sequence_length is below one, head_dim odd or below two,
@@ -38,13 +43,19 @@ struct RopeArgs {
   float* qkv;  // [num_tokens, (num_heads + 2 num_kv_heads) head_dim]: the query
                // heads, the key heads (both turned in place), the value heads
                // (untouched).
-  const float* table;       // From FillRopeTable() of the same two sizes.
+  const float* table;       // From FillRopeTable() of sequence_length and
+                            // num_turned().
   int64_t num_tokens;       // Token t has position t % sequence_length.
   int64_t sequence_length;  // At least one.
   int64_t num_heads;        // At least one, as is num_kv_heads.
   int64_t num_kv_heads;
   int64_t head_dim;  // Even.
   bool inverse;      // Turns back: the backward pass.
+  // Elements at the start of each head that turn, as a head of so many would;
+  // even, and the table's size. 0: all of them.
+  int64_t rotary_dim = 0;
+
+  int64_t num_turned() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
 };
 
 // InvalidArgument names a bad shape. Does not depend on num_threads.

@@ -59,6 +59,13 @@ absl::Status Check(const RopeBf16Shape& shape, bool has_position_ids,
         " tokens and a table of ", shape.table_length,
         " positions; both must be positive, and the table at least as long"));
   }
+  if (shape.rotary_dim < 0 || shape.rotary_dim > shape.head_dim ||
+      shape.rotary_dim % 16 != 0 || (shape.rotary_dim > 0 && has_q_weight)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "RoPE got a rotary_dim of ", shape.rotary_dim, " for heads of ",
+        shape.head_dim, has_q_weight ? " with QK-norm" : "",
+        "; it takes a multiple of 16 that is no larger, without QK-norm"));
+  }
   if (has_q_weight != has_k_weight) {
     return absl::InvalidArgumentError(
         "RoPE with QK-norm takes a weight for queries and one for keys; one is "
@@ -146,7 +153,9 @@ RopeParams MakeParams(const RopeBf16Shape& shape, const float* table,
   p.table_length = shape.table_length;
   p.sequence_length =
       MakeFastDivisor(static_cast<uint32_t>(shape.sequence_length));
-  p.half = static_cast<int>(shape.head_dim / 2);
+  p.half = static_cast<int>(
+      (shape.rotary_dim > 0 ? shape.rotary_dim : shape.head_dim) / 2);
+  p.head_dim = static_cast<int>(shape.head_dim);
   p.num_all_heads = static_cast<int>(shape.num_heads + shape.num_kv_heads);
   p.sine_sign = 1.0f;
   return p;
@@ -179,6 +188,7 @@ absl::Status LaunchRopeForwardBf16(const RopeForwardBf16Args& args,
   p.rstd = args.rstd;
   p.epsilon = args.epsilon;
   p.fp32_weight = args.fp32_weight;
+  p.weight_offset = args.adds_one ? 1.0f : 0.0f;
   const int64_t num_bytes =
       shape.num_tokens * p.num_all_heads * 4 * shape.head_dim;
   const TuningValues choice =
@@ -219,6 +229,7 @@ absl::Status LaunchRopeBackwardBf16(const RopeBackwardBf16Args& args,
   p.in_token_stride = args.qkv_token_stride;
   p.saved_rstd = args.rstd;
   p.fp32_weight = args.fp32_weight;
+  p.weight_offset = args.adds_one ? 1.0f : 0.0f;
   p.partials = static_cast<float*>(args.workspace);
   int64_t num_blocks = 0;
   if (shape.num_tokens > 0) {

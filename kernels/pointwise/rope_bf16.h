@@ -34,6 +34,10 @@ struct RopeBf16Shape {
   int64_t sequence_length;  // At least one.
   // Positions of the table; at least sequence_length without position_ids.
   int64_t table_length;
+  // Elements at the start of each head that turn, as in rope.h: a multiple of
+  // 16, and the table's size. 0: all of them, as with QK-norm always. The other
+  // elements are not written, so `out` must be `qkv`.
+  int64_t rotary_dim = 0;
 };
 
 // Device pointers; void is bf16, at multiples of 16 bytes. Strides are in
@@ -52,7 +56,8 @@ struct RopeForwardBf16Args {
   // or null. With QK-norm only, as is fp32_weight.
   void* raw;
   float epsilon;
-  bool fp32_weight;  // The weights are fp32 instead of bf16.
+  bool fp32_weight;       // The weights are fp32 instead of bf16.
+  bool adds_one = false;  // Heads are multiplied by 1 + weight.
   RopeBf16Shape shape;
 };
 
@@ -72,6 +77,7 @@ struct RopeBackwardBf16Args {
   float* d_k_weight;
   bool accumulate;  // d_q_weight and d_k_weight are added to, not overwritten.
   bool fp32_weight;
+  bool adds_one = false;
   void* workspace;  // RopeBackwardBf16WorkspaceBytes(), 16-byte aligned.
   RopeBf16Shape shape;
 };

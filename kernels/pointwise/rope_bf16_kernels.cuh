@@ -39,11 +39,13 @@ struct RopeParams {
   int64_t num_tokens;
   int64_t table_length;
   FastDivisor sequence_length;
-  int half;  // head_dim / 2
+  int half;      // Pairs of a head that turn.
+  int head_dim;  // Twice as much, or more without QK-norm.
   int num_all_heads;
   float sine_sign;  // -1 turns back.
   float epsilon;
   bool fp32_weight;
+  float weight_offset;  // Added to the weights.
   RopePart parts[2];
 };
 
@@ -93,7 +95,7 @@ template <typename T>
 __device__ __forceinline__ T* HeadAddress(const RopeParams& p, T* rows,
                                           int64_t token_stride,
                                           const RopeWork& work) {
-  return rows + work.token * token_stride + work.head * 2 * p.half +
+  return rows + work.token * token_stride + work.head * p.head_dim +
          work.element;
 }
 
@@ -151,17 +153,27 @@ __device__ __forceinline__ float LanesSum(float x) {
   return x;
 }
 
+// Once for all heads that a lane works on.
 template <int kLanes>
 __device__ __forceinline__ HeadPair LoadWeight(const RopeParams& p,
                                                const RopePart& part) {
   const int element = threadIdx.x % kLanes * 8;
   if (element >= p.half) return {};
+  HeadPair pair;
   if (p.fp32_weight) {
     const auto* weight = static_cast<const float*>(part.weight) + element;
-    return {LoadFloats8(weight), LoadFloats8(weight + p.half)};
+    pair = {LoadFloats8(weight), LoadFloats8(weight + p.half)};
+  } else {
+    const auto* weight =
+        static_cast<const __nv_bfloat16*>(part.weight) + element;
+    pair = {Unpack8(Load16(weight)), Unpack8(Load16(weight + p.half))};
   }
-  const auto* weight = static_cast<const __nv_bfloat16*>(part.weight) + element;
-  return {Unpack8(Load16(weight)), Unpack8(Load16(weight + p.half))};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    pair.a.v[j] += p.weight_offset;
+    pair.b.v[j] += p.weight_offset;
+  }
+  return pair;
 }
 
 // One group of kLanes lanes a head. Limited by memory bandwidth; that several

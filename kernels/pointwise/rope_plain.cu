@@ -7,12 +7,18 @@
 namespace millrace {
 namespace {
 
+// Elements of a head that turn.
+__host__ __device__ __forceinline__ int64_t
+TurnedOf(const PlainRopeArgs& args) {
+  return args.rotary_dim > 0 ? args.rotary_dim : args.head_dim;
+}
+
 // A thread turns one pair of a token's queries and keys. Limited by memory
 // bandwidth.
 template <typename T>
 __global__ void __launch_bounds__(plain::kNumThreads)
     RopeKernel(const __grid_constant__ PlainRopeArgs args) {
-  const int64_t half = args.head_dim / 2;
+  const int64_t half = TurnedOf(args) / 2;
   const int64_t pair = plain::ColumnOfThread();
   if (pair >= (args.num_heads + args.num_kv_heads) * half) return;
   const int64_t token = blockIdx.x;
@@ -38,15 +44,18 @@ __global__ void __launch_bounds__(plain::kNumThreads)
 absl::Status LaunchPlainRope(const PlainRopeArgs& args, ElementType type,
                              cudaStream_t stream) {
   if (args.sequence_length < 1 || args.num_heads < 1 || args.num_kv_heads < 1 ||
-      args.head_dim < 2 || args.head_dim % 2 != 0) {
+      args.head_dim < 2 || args.head_dim % 2 != 0 || args.rotary_dim < 0 ||
+      args.rotary_dim > args.head_dim || args.rotary_dim % 2 != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("plain RoPE got sequences of ", args.sequence_length, ", ",
                      args.num_heads, " query and ", args.num_kv_heads,
                      " key-value heads of head_dim ", args.head_dim,
-                     "; needs at least one of each and an even head_dim"));
+                     ", rotary_dim ", args.rotary_dim,
+                     "; needs at least one of each, an even head_dim and an "
+                     "even rotary_dim that is no larger"));
   }
   const int64_t num_pairs =
-      (args.num_heads + args.num_kv_heads) * args.head_dim / 2;
+      (args.num_heads + args.num_kv_heads) * TurnedOf(args) / 2;
   RETURN_IF_ERROR(plain::CheckRows("plain RoPE", args.num_tokens, num_pairs));
   if (args.num_tokens == 0) return absl::OkStatus();
   plain::WithElements(type, [&]<typename T>() {

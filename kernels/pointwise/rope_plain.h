@@ -23,8 +23,9 @@ struct PlainRopeArgs {
   int64_t sequence_length;  // At least one.
   int64_t num_heads;        // At least one, as is num_kv_heads.
   int64_t num_kv_heads;
-  int64_t head_dim;  // Even.
-  bool inverse;      // Turns back: the backward pass.
+  int64_t head_dim;        // Even.
+  bool inverse;            // Turns back: the backward pass.
+  int64_t rotary_dim = 0;  // As in rope.h.
 };
 
 // Enqueues on `stream`, allocates nothing. InvalidArgument names a bad shape.

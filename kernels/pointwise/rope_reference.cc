@@ -3,7 +3,7 @@
 namespace millrace {
 
 void RopeReference(const RopeArgs& args) {
-  const int64_t half = args.head_dim / 2;
+  const int64_t half = args.num_turned() / 2;
   const int64_t num_heads_of_row = args.num_heads + 2 * args.num_kv_heads;
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     const int64_t position = t % args.sequence_length;

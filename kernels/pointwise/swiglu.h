@@ -1,6 +1,7 @@
 // SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020):
 //   activation[t, f] = silu(gate[t, f]) * up[t, f],
 //   silu(x) = x sigmoid(x) = x / (1 + exp(-x)).
+// With another gate, GeGLU: gelu of gelu.h in its tanh form stands for silu.
 
 #ifndef MILLRACE_KERNELS_POINTWISE_SWIGLU_H_
 #define MILLRACE_KERNELS_POINTWISE_SWIGLU_H_
@@ -11,11 +12,14 @@
 
 namespace millrace {
 
+enum class GluGate { kSilu, kGelu };
+
 struct SwigluForwardArgs {
   float* activation;     // [num_tokens, ffn_hidden]
   const float* gate_up;  // [num_tokens, 2 ffn_hidden], gate columns first.
   int64_t num_tokens;    // Zero is allowed and does nothing.
   int64_t ffn_hidden;    // At least one.
+  GluGate gate = GluGate::kSilu;
 };
 
 // d_gate = d_activation up silu'(gate), d_up = d_activation silu(gate).
@@ -25,6 +29,7 @@ struct SwigluBackwardArgs {
   const float* d_activation;  // [num_tokens, ffn_hidden]
   int64_t num_tokens;
   int64_t ffn_hidden;
+  GluGate gate = GluGate::kSilu;
 };
 
 // InvalidArgument names a bad shape. Results do not depend on num_threads.

@@ -1,5 +1,5 @@
 // SwiGLU of bf16 tensors on a GPU (the math stands in swiglu.h):
-//   activation = silu(gate) * up.
+//   activation = silu(gate) * up, or with another gate gelu(gate) * up.
 
 #ifndef MILLRACE_KERNELS_POINTWISE_SWIGLU_BF16_H_
 #define MILLRACE_KERNELS_POINTWISE_SWIGLU_BF16_H_
@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cuda/fwd.h"
+#include "kernels/pointwise/swiglu.h"
 
 namespace millrace {
 
@@ -27,6 +28,7 @@ struct SwigluForwardBf16Args {
   Bf16Rows up;
   int64_t num_tokens;  // Zero is allowed and does nothing.
   int64_t ffn_hidden;  // At least one.
+  GluGate kind = GluGate::kSilu;
 };
 
 // d_gate = d_activation up silu'(gate), d_up = d_activation silu(gate).
@@ -41,6 +43,7 @@ struct SwigluBackwardBf16Args {
   Bf16Rows d_activation;
   int64_t num_tokens;
   int64_t ffn_hidden;
+  GluGate kind = GluGate::kSilu;
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape. In

@@ -14,6 +14,27 @@ __device__ __forceinline__ float Sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
 
+// The gate's value and slope.
+struct Gated {
+  float value, slope;
+};
+
+__device__ __forceinline__ Gated GatedOf(GluGate kind, float x) {
+  if (kind == GluGate::kSilu) {
+    const float sigmoid = Sigmoid(x);
+    return {x * sigmoid, sigmoid * (1.0f + x * (1.0f - sigmoid))};
+  }
+  // P = (1 + tanh u) / 2 = sigmoid(2 u) of gelu.h. Far from zero x^2 may
+  // overflow, where P's own slope is nothing.
+  constexpr float kFactor = 1.59576912160573071f;  // 2 sqrt(2 / pi).
+  constexpr float kCubic = 0.044715f;
+  const float p = Sigmoid(kFactor * x * (1.0f + kCubic * x * x));
+  const float tail = p * (1.0f - p);
+  const float slope =
+      tail == 0.0f ? 0.0f : tail * kFactor * (1.0f + 3 * kCubic * x * x);
+  return {x * p, p + x * slope};
+}
+
 // A thread an element of a token. Limited by memory bandwidth.
 template <typename T>
 __global__ void __launch_bounds__(plain::kNumThreads)
@@ -26,7 +47,7 @@ __global__ void __launch_bounds__(plain::kNumThreads)
   const float gate = ToFloat(row[column]);
   const float up = ToFloat(row[args.ffn_hidden + column]);
   static_cast<T*>(args.activation)[token * args.ffn_hidden + column] =
-      FromFloat<T>(gate * Sigmoid(gate) * up);
+      FromFloat<T>(GatedOf(args.gate, gate).value * up);
 }
 
 // The same for the backward pass.
@@ -44,10 +65,9 @@ __global__ void __launch_bounds__(plain::kNumThreads)
   const float up = ToFloat(gate_up[up_idx]);
   const float d = ToFloat(static_cast<const T*>(
       args.d_activation)[token * args.ffn_hidden + column]);
-  const float sigmoid = Sigmoid(gate);
-  d_gate_up[gate_idx] =
-      FromFloat<T>(d * up * sigmoid * (1.0f + gate * (1.0f - sigmoid)));
-  d_gate_up[up_idx] = FromFloat<T>(d * gate * sigmoid);
+  const Gated gated = GatedOf(args.gate, gate);
+  d_gate_up[gate_idx] = FromFloat<T>(d * up * gated.slope);
+  d_gate_up[up_idx] = FromFloat<T>(d * gated.value);
 }
 
 }  // namespace

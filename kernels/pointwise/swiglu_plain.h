@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/element_type.h"
 #include "kernels/cuda/fwd.h"
+#include "kernels/pointwise/swiglu.h"
 
 namespace millrace {
 
@@ -18,6 +19,7 @@ struct PlainSwigluForwardArgs {
   const void* gate_up;  // [num_tokens, 2 ffn_hidden], gate columns first.
   int64_t num_tokens;   // Zero is allowed and does nothing; below 2^31.
   int64_t ffn_hidden;   // At least one.
+  GluGate gate = GluGate::kSilu;
 };
 
 struct PlainSwigluBackwardArgs {
@@ -26,6 +28,7 @@ struct PlainSwigluBackwardArgs {
   const void* d_activation;  // [num_tokens, ffn_hidden]
   int64_t num_tokens;
   int64_t ffn_hidden;
+  GluGate gate = GluGate::kSilu;
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape.

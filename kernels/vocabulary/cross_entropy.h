@@ -1,10 +1,12 @@
 // Output projection and cross entropy loss in one, over chunks of tokens, so
 // that the logits of all tokens never exist at once:
-//   logits[t, v] = hidden[t] . weight[v],
+//   logits[t, v] = cap(hidden[t] . weight[v]),
+//   cap(x) = softcap tanh(x / softcap), without a softcap x,
 //   lse[t] = ln(sum over v of exp(logits[t, v])),
 //   loss[t] = lse[t] - logits[t, targets[t]] + z_loss lse[t]^2,
 //   d_logits[t, v] = token_scale ((1 + 2 z_loss lse[t]) softmax(logits[t])[v] -
-//                                 [v == targets[t]]),
+//                                 [v == targets[t]]) cap'[t, v],
+//   cap'[t, v] = 1 - (logits[t, v] / softcap)^2, without a softcap 1,
 //   d_hidden = d_logits weight, d_weight (+)= transpose(d_logits) hidden.
 // A token whose target is negative has no loss and no gradient.
 //
@@ -35,6 +37,7 @@ struct CrossEntropyOptions {
   // Not negative. Above zero it keeps lse near zero (Chowdhery et al., "PaLM",
   // 2022, section 5).
   double z_loss = 0;
+  double softcap = 0;  // Bound of the logits; 0: none.
 };
 
 // A rank's statistics of a token over its shard: [kNumCrossEntropyStats]

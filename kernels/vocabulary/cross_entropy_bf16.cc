@@ -36,10 +36,10 @@ absl::Status CheckProblem(const CrossEntropyOptions& problem) {
         absl::StrCat("bf16 cross entropy got hidden ", problem.hidden,
                      "; needs a multiple of 8"));
   }
-  if (!(problem.z_loss >= 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("bf16 cross entropy got z_loss ", problem.z_loss,
-                     "; needs at least 0"));
+  if (!(problem.z_loss >= 0) || !(problem.softcap >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bf16 cross entropy got z_loss ", problem.z_loss, " and softcap ",
+        problem.softcap, "; both need at least 0"));
   }
   return absl::OkStatus();
 }
@@ -199,7 +199,8 @@ struct CrossEntropyBf16Plan::Impl {
                               .num_rows = num_rows,
                               .row_stride = LogitsStride(problem),
                               .vocab_rows = problem.vocab_rows,
-                              .vocab_begin = problem.vocab_begin},
+                              .vocab_begin = problem.vocab_begin,
+                              .softcap = static_cast<float>(problem.softcap)},
                      .losses = layout.losses(workspace) + begin}));
     }
     return absl::OkStatus();

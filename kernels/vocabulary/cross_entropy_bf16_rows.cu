@@ -37,9 +37,10 @@ __device__ __forceinline__ float BlockMax(float x, float* scratch) {
 
 // Returns the sum that one block of kThreads threads computes over a row of any
 // length.
-__device__ __forceinline__ ce::SoftmaxSum SumRow(const uint4* vecs, int vocab,
-                                                 float* max_scratch,
-                                                 float* sum_scratch) {
+template <bool kCapped>
+__device__ __forceinline__ ce::SoftmaxSum SumRow(
+    const uint4* vecs, int vocab, const ce::Softcap<kCapped>& cap,
+    float* max_scratch, float* sum_scratch) {
   const int row_vecs = (vocab + ce::kElements - 1) / ce::kElements;
   ce::SoftmaxSum mine = {-INFINITY, 0.0f};
 #pragma unroll 4
@@ -47,10 +48,10 @@ __device__ __forceinline__ ce::SoftmaxSum SumRow(const uint4* vecs, int vocab,
        vec += kThreads) {
     const uint4 raw =
         ce::MaskLogits(gpu::Load16(vecs + vec), vec * ce::kElements, vocab);
-    const float maximum = fmaxf(mine.maximum, ce::Maximum(raw));
+    const float maximum = fmaxf(mine.maximum, cap.Of(ce::Maximum(raw)));
     const float base = ce::Finite(maximum) * ce::kLog2E;
     mine.sum = mine.sum * ce::Exp2(fmaf(mine.maximum, ce::kLog2E, -base)) +
-               ce::SumExponentials(raw, base);
+               ce::SumExponentials(raw, base, cap);
     mine.maximum = maximum;
   }
   const float maximum = BlockMax<kThreads>(mine.maximum, max_scratch);
@@ -61,9 +62,11 @@ __device__ __forceinline__ ce::SoftmaxSum SumRow(const uint4* vecs, int vocab,
 
 // Whole row by one block; `target` counts from the shard's first row and may be
 // elsewhere.
+template <bool kCapped>
 __device__ __forceinline__ void WriteRow(uint4* vecs, int vocab, int64_t target,
                                          float target_logit,
-                                         ce::RowGradient gradient) {
+                                         ce::RowGradient gradient,
+                                         const ce::Softcap<kCapped>& cap) {
   constexpr int kBatch = 4;  // Accesses on their way at once.
   const int row_vecs = (vocab + ce::kElements - 1) / ce::kElements;
   for (int first = static_cast<int>(threadIdx.x); first < row_vecs;
@@ -81,14 +84,14 @@ __device__ __forceinline__ void WriteRow(uint4* vecs, int vocab, int64_t target,
       gpu::Store16(
           vecs + vec,
           ce::Gradients(ce::MaskLogits(raw[i], vec * ce::kElements, vocab),
-                        gradient));
+                        gradient, cap));
     }
   }
   // By the thread that has just written its neighbours.
   if (target >= 0 && target < vocab &&
       target / ce::kElements % kThreads == threadIdx.x) {
     reinterpret_cast<__nv_bfloat16*>(vecs)[target] =
-        ce::TargetGradient(target_logit, gradient);
+        ce::TargetGradient(target_logit, gradient, cap.Slope(target_logit));
   }
 }
 
@@ -124,6 +127,7 @@ __device__ __forceinline__ OneRow RowOf(const CrossEntropyRows& rows,
 
 // One block a row, which reads it twice. Memory limits; the second reading
 // mostly finds the row in L2.
+template <bool kCapped>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     LoopRowsKernel(CrossEntropyFusedRowsArgs args) {
   __shared__ float max_scratch[kThreads / gpu::kWarpSize];
@@ -134,12 +138,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (threadIdx.x == 0) args.losses[blockIdx.x] = 0.0;
     return;
   }
-  const float target_logit = row.HasTarget() ? row.TargetLogit() : NAN;
+  const ce::Softcap<kCapped> cap(args.rows.softcap);
+  const float target_logit = row.HasTarget() ? cap.Of(row.TargetLogit()) : NAN;
   const ce::SoftmaxSum all =
-      SumRow(row.vecs, row.vocab, max_scratch, sum_scratch);
+      SumRow(row.vecs, row.vocab, cap, max_scratch, sum_scratch);
   const float log_sum = logf(all.sum);
   WriteRow(row.vecs, row.vocab, row.target, target_logit,
-           ce::MakeGradient(args.weights, all.maximum, log_sum));
+           ce::MakeGradient(args.weights, all.maximum, log_sum), cap);
   if (threadIdx.x == 0) {
     args.losses[blockIdx.x] =
         ce::Loss(args.weights, all.maximum, log_sum, target_logit);
@@ -147,18 +152,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 // One block a row. Memory limits: the row is read once.
+template <bool kCapped>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     RowStatsKernel(CrossEntropyRowStatsArgs args) {
   __shared__ float max_scratch[kThreads / gpu::kWarpSize];
   __shared__ float sum_scratch[kThreads / gpu::kWarpSize];
   const OneRow row = RowOf(args.rows, blockIdx.x);
+  const ce::Softcap<kCapped> cap(args.rows.softcap);
   const ce::SoftmaxSum all =
-      SumRow(row.vecs, row.vocab, max_scratch, sum_scratch);
+      SumRow(row.vecs, row.vocab, cap, max_scratch, sum_scratch);
   if (threadIdx.x == 0) {
     float* stats = args.stats + int64_t{blockIdx.x} * kNumCrossEntropyStats;
     stats[kMaximumStat] = all.maximum;
     stats[kSumExponentialsStat] = all.sum;
-    stats[kTargetLogitStat] = row.HasTarget() ? row.TargetLogit() : 0.0f;
+    stats[kTargetLogitStat] =
+        row.HasTarget() ? cap.Of(row.TargetLogit()) : 0.0f;
   }
 }
 
@@ -184,6 +192,7 @@ __device__ __forceinline__ TokenStats CombineShards(const float* stats,
 
 // One block a row; each thread combines the shards' stats by itself. Memory
 // limits: the row is read once and written once.
+template <bool kCapped>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     RowGradientsKernel(CrossEntropyRowGradientsArgs args) {
   const OneRow row = RowOf(args.rows, blockIdx.x);
@@ -201,7 +210,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     weights.token_scale *= args.token_weights[blockIdx.x];
   }
   WriteRow(row.vecs, row.vocab, row.target, target_logit,
-           ce::MakeGradient(weights, all.maximum, log_sum));
+           ce::MakeGradient(weights, all.maximum, log_sum),
+           ce::Softcap<kCapped>(args.rows.softcap));
   if (threadIdx.x == 0) {
     args.losses[blockIdx.x] =
         ce::Loss(args.weights, all.maximum, log_sum, target_logit);
@@ -288,11 +298,15 @@ absl::Status LaunchCrossEntropyFusedRows(const CrossEntropyFusedRowsArgs& args,
                                          cudaStream_t stream) {
   RETURN_IF_ERROR(CheckRows(args.rows));
   if (args.rows.num_rows == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const bool is_done,
-                   LaunchCrossEntropyResidentRows(args, stream));
-  if (is_done) return absl::OkStatus();
-  LoopRowsKernel<<<static_cast<unsigned>(args.rows.num_rows), kThreads, 0,
-                   stream>>>(args);
+  const bool is_capped = args.rows.softcap > 0;
+  if (!is_capped) {
+    ASSIGN_OR_RETURN(const bool is_done,
+                     LaunchCrossEntropyResidentRows(args, stream));
+    if (is_done) return absl::OkStatus();
+  }
+  const auto kernel = is_capped ? LoopRowsKernel<true> : LoopRowsKernel<false>;
+  kernel<<<static_cast<unsigned>(args.rows.num_rows), kThreads, 0, stream>>>(
+      args);
   return CudaStatus(cudaGetLastError(), "launch CrossEntropyFusedRows");
 }
 
@@ -300,8 +314,10 @@ absl::Status LaunchCrossEntropyRowStats(const CrossEntropyRowStatsArgs& args,
                                         cudaStream_t stream) {
   RETURN_IF_ERROR(CheckRows(args.rows));
   if (args.rows.num_rows == 0) return absl::OkStatus();
-  RowStatsKernel<<<static_cast<unsigned>(args.rows.num_rows), kThreads, 0,
-                   stream>>>(args);
+  const auto kernel =
+      args.rows.softcap > 0 ? RowStatsKernel<true> : RowStatsKernel<false>;
+  kernel<<<static_cast<unsigned>(args.rows.num_rows), kThreads, 0, stream>>>(
+      args);
   return CudaStatus(cudaGetLastError(), "launch CrossEntropyRowStats");
 }
 
@@ -309,8 +325,10 @@ absl::Status LaunchCrossEntropyRowGradients(
     const CrossEntropyRowGradientsArgs& args, cudaStream_t stream) {
   RETURN_IF_ERROR(CheckRows(args.rows));
   if (args.rows.num_rows == 0) return absl::OkStatus();
-  RowGradientsKernel<<<static_cast<unsigned>(args.rows.num_rows), kThreads, 0,
-                       stream>>>(args);
+  const auto kernel = args.rows.softcap > 0 ? RowGradientsKernel<true>
+                                            : RowGradientsKernel<false>;
+  kernel<<<static_cast<unsigned>(args.rows.num_rows), kThreads, 0, stream>>>(
+      args);
   return CudaStatus(cudaGetLastError(), "launch CrossEntropyRowGradients");
 }
 

@@ -20,6 +20,7 @@ struct CrossEntropyRows {
   int64_t row_stride;      // Elements, a multiple of 8, at least vocab_rows.
   int64_t vocab_rows;
   int64_t vocab_begin;
+  float softcap = 0;  // As in cross_entropy.h; logits are not yet capped.
 };
 
 // How a token's loss weighs.
@@ -39,7 +40,7 @@ absl::Status LaunchCrossEntropyFusedRows(const CrossEntropyFusedRowsArgs& args,
                                          cudaStream_t stream);
 
 // The same where a cluster of blocks can keep a row in its shared memory;
-// false, and nothing done, where it cannot.
+// false, and nothing done, where it cannot. Without softcap.
 absl::StatusOr<bool> LaunchCrossEntropyResidentRows(
     const CrossEntropyFusedRowsArgs& args, cudaStream_t stream);
 

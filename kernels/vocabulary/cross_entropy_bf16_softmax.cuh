@@ -24,6 +24,30 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
+// The softcap of logits, where kCapped has one. Logits beyond the vocabulary,
+// -inf, stay.
+template <bool kCapped>
+struct Softcap {
+  float cap;
+  float twice_inverse;  // 2 log2(e) / cap
+
+  __device__ __forceinline__ explicit Softcap(float softcap)
+      : cap(softcap), twice_inverse(2.0f * kLog2E / softcap) {}
+
+  // tanh(z) = 1 - 2 / (1 + exp(2 z)).
+  __device__ __forceinline__ float Of(float x) const {
+    if constexpr (!kCapped) return x;
+    const float tanh = 1.0f - __fdividef(2.0f, 1.0f + Exp2(x * twice_inverse));
+    return x == -INFINITY ? x : cap * tanh;
+  }
+  // Where it gave this logit.
+  __device__ __forceinline__ float Slope(float capped) const {
+    if constexpr (!kCapped) return 1.0f;
+    const float share = capped / cap;
+    return capped == -INFINITY ? 0.0f : 1.0f - share * share;
+  }
+};
+
 // The maximum of some logits, and the sum of exp(logit - maximum).
 struct alignas(8) SoftmaxSum {
   float maximum;
@@ -72,8 +96,12 @@ __device__ __forceinline__ float Maximum(uint4 raw) {
 }
 
 // The sum of 2^(logit log2(e) - base).
-__device__ __forceinline__ float SumExponentials(uint4 raw, float base) {
-  const gpu::Float8 x = gpu::Unpack8(raw);
+template <bool kCapped>
+__device__ __forceinline__ float SumExponentials(uint4 raw, float base,
+                                                 const Softcap<kCapped>& cap) {
+  gpu::Float8 x = gpu::Unpack8(raw);
+#pragma unroll
+  for (float& logit : x.v) logit = cap.Of(logit);
   float even = 0.0f;
   float odd = 0.0f;
 #pragma unroll
@@ -92,11 +120,15 @@ struct RowGradient {
   float one;
 };
 
-__device__ __forceinline__ uint4 Gradients(uint4 raw, RowGradient gradient) {
+template <bool kCapped>
+__device__ __forceinline__ uint4 Gradients(uint4 raw, RowGradient gradient,
+                                           const Softcap<kCapped>& cap) {
   gpu::Float8 x = gpu::Unpack8(raw);
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
-    x.v[i] = gradient.factor * Exp2(fmaf(x.v[i], kLog2E, -gradient.base));
+    const float logit = cap.Of(x.v[i]);
+    x.v[i] = gradient.factor * Exp2(fmaf(logit, kLog2E, -gradient.base));
+    if constexpr (kCapped) x.v[i] *= cap.Slope(logit);
   }
   return gpu::Pack8(x);
 }
@@ -121,12 +153,13 @@ __device__ __forceinline__ double Loss(const CrossEntropyWeights& weights,
 }
 
 // Returns the gradient of the target's logit, which replaces that of
-// Gradients().
+// Gradients(). `slope`: the softcap's there.
 __device__ __forceinline__ __nv_bfloat16 TargetGradient(float logit,
-                                                        RowGradient gradient) {
-  return __float2bfloat16(gradient.factor *
-                              Exp2(fmaf(logit, kLog2E, -gradient.base)) -
-                          gradient.one);
+                                                        RowGradient gradient,
+                                                        float slope = 1.0f) {
+  return __float2bfloat16(
+      slope * (gradient.factor * Exp2(fmaf(logit, kLog2E, -gradient.base)) -
+               gradient.one));
 }
 
 }  // namespace millrace::ce

@@ -124,13 +124,14 @@ absl::Status PlainCrossEntropyPlan::Impl::ForEachChunk(
                                       .b = weight,
                                       .workspace = GemmWorkspace(workspace)},
                                      stream));
-    RETURN_IF_ERROR(
-        rows(begin, PlainLogits{.logits = logits,
-                                .targets = targets + begin,
-                                .num_rows = size,
-                                .row_stride = LogitsStride(options),
-                                .vocab_rows = problem().vocab_rows,
-                                .vocab_begin = problem().vocab_begin}));
+    RETURN_IF_ERROR(rows(
+        begin, PlainLogits{.logits = logits,
+                           .targets = targets + begin,
+                           .num_rows = size,
+                           .row_stride = LogitsStride(options),
+                           .vocab_rows = problem().vocab_rows,
+                           .vocab_begin = problem().vocab_begin,
+                           .softcap = static_cast<float>(problem().softcap)}));
     RETURN_IF_ERROR(rest(plans, begin));
   }
   return absl::OkStatus();

@@ -15,6 +15,9 @@ std::vector<double> Logits(const CrossEntropyOptions& options,
       logits[v] += double{hidden[token * options.hidden + h]} *
                    weight[v * options.hidden + h];
     }
+    if (options.softcap > 0) {
+      logits[v] = options.softcap * std::tanh(logits[v] / options.softcap);
+    }
   }
   return logits;
 }
@@ -45,8 +48,11 @@ void Propagate(const CrossEntropyOptions& options,
     const std::vector<double> logits = Logits(options, hidden, weight, t);
     for (int64_t v = 0; targets[t] >= 0 && v < options.vocab_rows; ++v) {
       const double one = targets[t] - options.vocab_begin == v ? 1.0 : 0.0;
+      const double slope = options.softcap > 0
+                               ? 1 - std::pow(logits[v] / options.softcap, 2)
+                               : 1;
       const double d_logit =
-          (token_weights == nullptr ? 1.0 : token_weights[t]) *
+          slope * (token_weights == nullptr ? 1.0 : token_weights[t]) *
           options.token_scale *
           ((1 + 2 * options.z_loss * log_sums[t]) *
                std::exp(logits[v] - log_sums[t]) -

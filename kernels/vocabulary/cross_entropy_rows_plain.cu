@@ -20,14 +20,24 @@ struct RowSums {
   float sum_exponentials;
 };
 
+// A logit as the softcap leaves it, and the softcap's slope there.
+__device__ __forceinline__ float Capped(float x, float softcap) {
+  return softcap > 0.0f ? softcap * tanhf(x / softcap) : x;
+}
+__device__ __forceinline__ float CapSlope(float capped, float softcap) {
+  if (softcap == 0.0f) return 1.0f;
+  const float share = capped / softcap;
+  return 1.0f - share * share;
+}
+
 // By all threads of a block, in every one.
 template <typename T>
-__device__ RowSums SumRow(const T* row, int64_t vocab_rows) {
+__device__ RowSums SumRow(const T* row, int64_t vocab_rows, float softcap) {
   __shared__ float maxima[kNumWarps];
   __shared__ float scratch[kNumWarps];
   float maximum = -INFINITY;
   for (int64_t v = threadIdx.x; v < vocab_rows; v += kNumThreads) {
-    maximum = fmaxf(maximum, ToFloat(row[v]));
+    maximum = fmaxf(maximum, Capped(ToFloat(row[v]), softcap));
   }
   maximum = gpu::WarpMax(maximum);
   if (threadIdx.x % gpu::kWarpSize == 0) {
@@ -37,7 +47,7 @@ __device__ RowSums SumRow(const T* row, int64_t vocab_rows) {
   for (const float other : maxima) maximum = fmaxf(maximum, other);
   float sum = 0.0f;
   for (int64_t v = threadIdx.x; v < vocab_rows; v += kNumThreads) {
-    sum += expf(ToFloat(row[v]) - maximum);
+    sum += expf(Capped(ToFloat(row[v]), softcap) - maximum);
   }
   return {maximum, gpu::BlockSum<kNumThreads>(sum, scratch)};
 }
@@ -50,14 +60,15 @@ __global__ void __launch_bounds__(kNumThreads) StatsRowsKernel(
   const PlainLogits& logits = args.logits;
   const T* row = static_cast<const T*>(logits.logits) +
                  int64_t{blockIdx.x} * logits.row_stride;
-  const RowSums sums = SumRow(row, logits.vocab_rows);
+  const RowSums sums = SumRow(row, logits.vocab_rows, logits.softcap);
   if (threadIdx.x != 0) return;
   const int64_t target = logits.targets[blockIdx.x] - logits.vocab_begin;
   const bool is_mine = target >= 0 && target < logits.vocab_rows;
   float* stats = args.stats + int64_t{blockIdx.x} * kNumCrossEntropyStats;
   stats[kMaximumStat] = sums.maximum;
   stats[kSumExponentialsStat] = sums.sum_exponentials;
-  stats[kTargetLogitStat] = is_mine ? ToFloat(row[target]) : 0.0f;
+  stats[kTargetLogitStat] =
+      is_mine ? Capped(ToFloat(row[target]), logits.softcap) : 0.0f;
 }
 
 // The statistics of a token over the whole vocabulary.
@@ -106,12 +117,16 @@ __global__ void __launch_bounds__(kNumThreads) GradientRowsKernel(
                            ? args.token_scale
                            : args.token_scale * args.token_weights[row_idx];
   RowSums sums = {};
-  if (args.all_stats == nullptr) sums = SumRow(row, logits.vocab_rows);
+  if (args.all_stats == nullptr) {
+    sums = SumRow(row, logits.vocab_rows, logits.softcap);
+  }
   if (threadIdx.x == 0) {
     TokenStats stats;
     if (args.all_stats == nullptr) {
       stats = {sums.maximum, sums.sum_exponentials,
-               target < logits.vocab_rows ? ToFloat(row[target]) : NAN};
+               target < logits.vocab_rows
+                   ? Capped(ToFloat(row[target]), logits.softcap)
+                   : NAN};
     } else {
       stats = CombineStats(args, row_idx);
     }
@@ -126,8 +141,10 @@ __global__ void __launch_bounds__(kNumThreads) GradientRowsKernel(
   const float factor = shared_factor;
   const float token_scale = static_cast<float>(scale);
   for (int64_t v = threadIdx.x; v < logits.vocab_rows; v += kNumThreads) {
-    const float share = expf(ToFloat(row[v]) - maximum) * factor;
-    row[v] = FromFloat<T>(v == target ? share - token_scale : share);
+    const float logit = Capped(ToFloat(row[v]), logits.softcap);
+    const float share = expf(logit - maximum) * factor;
+    row[v] = FromFloat<T>((v == target ? share - token_scale : share) *
+                          CapSlope(logit, logits.softcap));
   }
 }
 

@@ -25,6 +25,7 @@ struct PlainLogits {
   int64_t row_stride;      // Elements, at least vocab_rows.
   int64_t vocab_rows;      // At least one.
   int64_t vocab_begin;     // Not negative.
+  float softcap = 0;       // As in cross_entropy.h.
 };
 
 // Computes the shard's statistics of each token.
@@ -33,7 +34,7 @@ struct PlainCrossEntropyStatsRowsArgs {
   float* stats;  // [num_rows, kNumCrossEntropyStats]
 };
 
-// Logits become their gradient where they stand.
+// Logits, not yet capped, become their gradient where they stand.
 struct PlainCrossEntropyGradientRowsArgs {
   PlainLogits logits;
   double* losses;  // [num_rows], not yet scaled: lse - target + z_loss lse^2.

@@ -1,6 +1,7 @@
 // Token embedding over a shard of the vocabulary: rows [vocab_begin,
 // vocab_begin + vocab_rows). Tokens outside the shard read as zero rows and
 // give no gradient, so that summing over all shards gives the whole lookup.
+// Rows that are read, and gradients that are added, are multiplied by `scale`.
 
 #ifndef MILLRACE_KERNELS_VOCABULARY_EMBEDDING_H_
 #define MILLRACE_KERNELS_VOCABULARY_EMBEDDING_H_
@@ -19,6 +20,7 @@ struct EmbeddingForwardArgs {
   int64_t hidden;         // At least one.
   int64_t vocab_begin;    // Not negative.
   int64_t vocab_rows;     // At least one.
+  float scale = 1;
 };
 
 struct EmbeddingBackwardArgs {
@@ -30,6 +32,7 @@ struct EmbeddingBackwardArgs {
   int64_t vocab_begin;
   int64_t vocab_rows;
   bool accumulate;  // d_weight is added to, not overwritten.
+  float scale = 1;
 };
 
 // InvalidArgument names a bad shape. A row's gradient is summed in token order,

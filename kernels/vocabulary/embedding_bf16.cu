@@ -19,8 +19,16 @@ using gpu::Float8;
 
 constexpr int kNumThreads = 256;
 
+template <bool kIsScaled>
+__device__ __forceinline__ void Scale(Float8& x, float scale) {
+  if constexpr (kIsScaled) {
+#pragma unroll
+    for (float& value : x.v) value *= scale;
+  }
+}
+
 // A thread copies one eight. Limited by memory bandwidth.
-template <bool kIsWide>
+template <bool kIsWide, bool kIsScaled>
 __global__ void __launch_bounds__(kNumThreads) EmbeddingForwardKernel(
     const __grid_constant__ EmbeddingForwardBf16Args args,
     const __grid_constant__ Eights eights) {
@@ -29,10 +37,10 @@ __global__ void __launch_bounds__(kNumThreads) EmbeddingForwardKernel(
   if (place.count == 0) return;
   const int64_t row = args.tokens[place.row] - args.vocab_begin;
   const bool is_mine = row >= 0 && row < args.vocab_rows;
-  const Float8 x =
-      gpu::LoadEight<kIsWide>(static_cast<const uint16_t*>(args.weight) +
-                                  row * args.hidden + place.column,
-                              is_mine ? place.count : 0);
+  Float8 x = gpu::LoadEight<kIsWide>(static_cast<const uint16_t*>(args.weight) +
+                                         row * args.hidden + place.column,
+                                     is_mine ? place.count : 0);
+  Scale<kIsScaled>(x, args.scale);
   gpu::StoreEight<kIsWide>(
       static_cast<uint16_t*>(args.x) + place.row * args.hidden + place.column,
       x, place.count);
@@ -89,7 +97,7 @@ __device__ __forceinline__ void UpdateEight(float* address, const Float8& x,
 
 // A thread adds one eight of a token to its row. Limited by the L2 cache, which
 // does the additions.
-template <bool kIsWide>
+template <bool kIsWide, bool kIsScaled>
 __global__ void __launch_bounds__(kNumThreads)
     AddTokensKernel(const __grid_constant__ EmbeddingBackwardBf16Args args,
                     const __grid_constant__ Eights eights) {
@@ -98,12 +106,12 @@ __global__ void __launch_bounds__(kNumThreads)
   if (place.count == 0) return;
   const int64_t row = args.tokens[place.row] - args.vocab_begin;
   if (row < 0 || row >= args.vocab_rows) return;
-  AddEight<kIsWide>(
-      args.d_weight + row * args.hidden + place.column,
-      gpu::LoadEight<kIsWide>(static_cast<const uint16_t*>(args.d_x) +
-                                  place.row * args.hidden + place.column,
-                              place.count),
-      place.count);
+  Float8 x = gpu::LoadEight<kIsWide>(static_cast<const uint16_t*>(args.d_x) +
+                                         place.row * args.hidden + place.column,
+                                     place.count);
+  Scale<kIsScaled>(x, args.scale);
+  AddEight<kIsWide>(args.d_weight + row * args.hidden + place.column, x,
+                    place.count);
 }
 
 // The deterministic way. Tokens are sorted by row, those of no row last, and
@@ -126,6 +134,7 @@ struct Sorted {
   int64_t num_tokens;
   int64_t hidden;
   int32_t vocab_rows;
+  float scale;
 
   // No row is -1, beyond either end.
   __device__ __forceinline__ int32_t RowAt(int64_t i) const {
@@ -144,9 +153,10 @@ __global__ void RowsOfTokensKernel(
   positions[i] = static_cast<int32_t>(i);
 }
 
+// The sum of a run is scaled where it is added to its row.
 // A block takes a piece and kSumColumns columns. Limited by memory bandwidth:
 // d_x is read once, each row of d_weight read and written once.
-template <bool kIsWide>
+template <bool kIsWide, bool kIsScaled>
 __global__ void __launch_bounds__(kSumThreads)
     SumPiecesKernel(const __grid_constant__ Sorted sorted) {
   __shared__ int32_t rows[kPiece + 2];  // With both neighbours.
@@ -194,6 +204,7 @@ __global__ void __launch_bounds__(kSumThreads)
           if (j < count) carried[j] = sum.v[j];
         }
       } else {
+        Scale<kIsScaled>(sum, sorted.scale);
         UpdateEight<kIsWide>(
             sorted.d_weight + rows[i + 1] * sorted.hidden + column, sum, count);
       }
@@ -205,7 +216,7 @@ __global__ void __launch_bounds__(kSumThreads)
 
 // The block of the piece into which a run first continues sums what that piece
 // and those behind it carry. Nothing to do for most; the longest run limits it.
-template <bool kIsWide>
+template <bool kIsWide, bool kIsScaled>
 __global__ void __launch_bounds__(kSumThreads)
     AddCarriedKernel(const __grid_constant__ Sorted sorted) {
   const int64_t begin = int64_t{blockIdx.x} * kPiece;
@@ -236,6 +247,7 @@ __global__ void __launch_bounds__(kSumThreads)
       if (j < count) sum.v[j] += carried[j];
     }
   }
+  Scale<kIsScaled>(sum, sorted.scale);
   AddEight<kIsWide>(sorted.d_weight + row * sorted.hidden + column, sum, count);
 }
 
@@ -287,16 +299,26 @@ absl::Status LaunchSorted(const EmbeddingBackwardBf16Args& args, bool is_wide,
       .carried_stride = layout.carried_stride,
       .num_tokens = args.num_tokens,
       .hidden = args.hidden,
-      .vocab_rows = static_cast<int32_t>(args.vocab_rows)};
+      .vocab_rows = static_cast<int32_t>(args.vocab_rows),
+      .scale = args.scale};
   const dim3 grid(
       static_cast<unsigned>(layout.num_pieces),
       static_cast<unsigned>((args.hidden + kSumColumns - 1) / kSumColumns));
-  if (is_wide) {
-    SumPiecesKernel<true><<<grid, kSumThreads, 0, stream>>>(sorted);
-    AddCarriedKernel<true><<<grid, kSumThreads, 0, stream>>>(sorted);
+  const auto launch = [&]<bool kIsWide, bool kIsScaled>() {
+    SumPiecesKernel<kIsWide, kIsScaled>
+        <<<grid, kSumThreads, 0, stream>>>(sorted);
+    AddCarriedKernel<kIsWide, kIsScaled>
+        <<<grid, kSumThreads, 0, stream>>>(sorted);
+  };
+  const bool is_scaled = args.scale != 1;
+  if (is_wide && is_scaled) {
+    launch.template operator()<true, true>();
+  } else if (is_wide) {
+    launch.template operator()<true, false>();
+  } else if (is_scaled) {
+    launch.template operator()<false, true>();
   } else {
-    SumPiecesKernel<false><<<grid, kSumThreads, 0, stream>>>(sorted);
-    AddCarriedKernel<false><<<grid, kSumThreads, 0, stream>>>(sorted);
+    launch.template operator()<false, false>();
   }
   return CudaStatus(cudaGetLastError(), "launch embedding backward");
 }
@@ -338,9 +360,12 @@ absl::Status LaunchEmbeddingForwardBf16(const EmbeddingForwardBf16Args& args,
                         args.vocab_begin, args.vocab_rows));
   if (args.num_tokens == 0) return absl::OkStatus();
   const Eights eights(args.num_tokens, args.hidden);
+  const bool is_scaled = args.scale != 1;
   const auto kernel = AreWide(args.hidden, {args.x, args.weight})
-                          ? EmbeddingForwardKernel<true>
-                          : EmbeddingForwardKernel<false>;
+                          ? (is_scaled ? EmbeddingForwardKernel<true, true>
+                                       : EmbeddingForwardKernel<true, false>)
+                          : (is_scaled ? EmbeddingForwardKernel<false, true>
+                                       : EmbeddingForwardKernel<false, false>);
   kernel<<<(eights.num_eights() + kNumThreads - 1) / kNumThreads, kNumThreads,
            0, stream>>>(args, eights);
   return CudaStatus(cudaGetLastError(), "launch embedding forward");
@@ -360,7 +385,11 @@ absl::Status LaunchEmbeddingBackwardBf16(const EmbeddingBackwardBf16Args& args,
   const bool is_wide = AreWide(args.hidden, {args.d_weight, args.d_x});
   if (args.deterministic) return LaunchSorted(args, is_wide, stream);
   const Eights eights(args.num_tokens, args.hidden);
-  const auto kernel = is_wide ? AddTokensKernel<true> : AddTokensKernel<false>;
+  const bool is_scaled = args.scale != 1;
+  const auto kernel = is_wide ? (is_scaled ? AddTokensKernel<true, true>
+                                           : AddTokensKernel<true, false>)
+                              : (is_scaled ? AddTokensKernel<false, true>
+                                           : AddTokensKernel<false, false>);
   kernel<<<(eights.num_eights() + kNumThreads - 1) / kNumThreads, kNumThreads,
            0, stream>>>(args, eights);
   return CudaStatus(cudaGetLastError(), "launch embedding backward");

@@ -23,6 +23,7 @@ struct EmbeddingForwardBf16Args {
   int64_t hidden;         // At least one.
   int64_t vocab_begin;    // Not negative.
   int64_t vocab_rows;     // At least one; less than 2^31.
+  float scale = 1;        // What rows are multiplied by.
 };
 
 struct EmbeddingBackwardBf16Args {
@@ -41,6 +42,7 @@ struct EmbeddingBackwardBf16Args {
   // EmbeddingBackwardBf16WorkspaceBytes(), 16-byte aligned; read only where
   // deterministic.
   void* workspace;
+  float scale = 1;
 };
 
 int64_t EmbeddingBackwardBf16WorkspaceBytes(int64_t num_tokens, int64_t hidden);

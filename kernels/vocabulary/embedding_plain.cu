@@ -20,9 +20,11 @@ __global__ void __launch_bounds__(plain::kNumThreads) EmbeddingForwardKernel(
   const int64_t token = blockIdx.x;
   const int64_t row = args.tokens[token] - args.vocab_begin;
   const bool is_mine = row >= 0 && row < args.vocab_rows;
+  const float x = is_mine ? ToFloat(static_cast<const T*>(
+                                args.weight)[row * args.hidden + column])
+                          : 0.0f;
   static_cast<T*>(args.x)[token * args.hidden + column] =
-      is_mine ? static_cast<const T*>(args.weight)[row * args.hidden + column]
-              : FromFloat<T>(0.0f);
+      FromFloat<T>(args.scale * x);
 }
 
 // The row of each token, vocab_rows for none, and its position: what is sorted.
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(plain::kNumThreads)
   const T* d_x = static_cast<const T*>(args.d_x) + column;
 #pragma unroll 8
   for (int64_t i = begin; i < end; ++i) {
-    sum += ToFloat(d_x[positions[i] * args.hidden]);
+    sum += args.scale * ToFloat(d_x[positions[i] * args.hidden]);
   }
   gradient = sum;
 }

@@ -22,6 +22,7 @@ struct PlainEmbeddingForwardArgs {
   int64_t hidden;         // At least one.
   int64_t vocab_begin;    // Not negative.
   int64_t vocab_rows;     // At least one; below 2^31.
+  float scale = 1;        // What rows are multiplied by.
 };
 
 struct PlainEmbeddingBackwardArgs {
@@ -35,6 +36,7 @@ struct PlainEmbeddingBackwardArgs {
   int64_t vocab_begin;
   int64_t vocab_rows;
   bool accumulate;  // d_weight is added to, not overwritten.
+  float scale = 1;
 };
 
 // For the sorted tokens.

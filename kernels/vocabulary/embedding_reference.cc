@@ -8,7 +8,7 @@ void EmbeddingForwardReference(const EmbeddingForwardArgs& args) {
     const bool mine = row >= 0 && row < args.vocab_rows;
     for (int64_t h = 0; h < args.hidden; ++h) {
       args.x[t * args.hidden + h] =
-          mine ? args.weight[row * args.hidden + h] : 0.0f;
+          mine ? args.scale * args.weight[row * args.hidden + h] : 0.0f;
     }
   }
 }
@@ -20,7 +20,7 @@ void EmbeddingBackwardReference(const EmbeddingBackwardArgs& args) {
       double sum = args.accumulate ? gradient : 0.0;
       for (int64_t t = 0; t < args.num_tokens; ++t) {
         if (args.tokens[t] - args.vocab_begin == row) {
-          sum += args.d_x[t * args.hidden + h];
+          sum += double{args.scale} * args.d_x[t * args.hidden + h];
         }
       }
       gradient = static_cast<float>(sum);

@@ -46,11 +46,7 @@ PipelinePasses StepModel::State::MakePasses(const Layout& layout) {
     const CutTimes& cut = Times(layout);
     passes.slowest_stage = &SlowestStage(cut, list.kinds);
     passes.slowest = TimeOfStage(cut, *passes.slowest_stage);
-    const StageKind whole{.num_dense = model.num_dense_layers(),
-                          .num_experts = model.num_expert_layers(),
-                          .has_embedding = true,
-                          .has_head = true};
-    passes.all_stages_s = TimeOfStage(cut, whole).total();
+    passes.all_stages_s = TimeOfStage(cut, WholeModel(model)).total();
     return passes;
   }
   size_t slowest_stage = 0;
@@ -299,12 +295,15 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
                       .transfer_s = state_->HopSeconds(layout)};
   const std::vector<LayerRange> chunks = ChunkLayers(model, layout, how);
   for (size_t c = 0; c < chunks.size(); ++c) {
-    StageKind chunk{.has_embedding = c == 0,
-                    .has_head = c + 1 == chunks.size()};
+    LayerCounts layers;
     for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
-      ++(KindOfLayer(model, layer) == LayerKind::kDense ? chunk.num_dense
-                                                        : chunk.num_experts);
+      layers.Count(KindOfLayer(model, layer));
     }
+    const StageKind chunk{.num_dense = layers.dense,
+                          .num_global = layers.global,
+                          .num_experts = layers.experts,
+                          .has_embedding = c == 0,
+                          .has_head = c + 1 == chunks.size()};
     const auto stage =
         static_cast<int32_t>(c % static_cast<size_t>(layout.pipeline));
     const Recompute recompute = layout.recompute_of(stage);

@@ -31,7 +31,7 @@ StageLoad StepModel::State::LeastLoad(const Layout& layout,
         ActivationBytesHeld(layout, load, kind.first) +
         std::max(load.layer_working_bytes, load.end_working_bytes);
     if (i > 0 && implementation.slices_are_masters) {
-      // Which is the least depends on ZeRO as well: less than any of them.
+      // Which load is the least depends on ZeRO too. So take a lower bound.
       least.activation_bytes =
           std::min(least.activation_bytes, load.activation_bytes);
       least.layer_working_bytes =
@@ -101,7 +101,7 @@ StepMemory StepModel::LeastMemory(const Layout& layout,
   std::optional<StepMemory> least;
   for (const int32_t zero : zeros) {
     variant.zero = zero;
-    StepMemory most;  // Of the fullest kind of stage.
+    StepMemory most;  // The fullest kind of stage's.
     for (size_t k = 0; k < kinds.size(); ++k) {
       const StepMemory memory =
           MemoryOfStage(variant, state_->implementation,
@@ -127,7 +127,7 @@ StepMemory StepModel::LeastInterleavedMemory(
     StageLoad load =
         MeanLoad(state_->cuts.Loads(layout, recompute), model, layout.pipeline);
     if (recompute != recomputes.front()) {
-      // Some stages may compute more again than others.
+      // Some stages may recompute more than others.
       load.activation_bytes =
           std::min(load.activation_bytes, mean.activation_bytes);
       load.layer_working_bytes =
@@ -168,7 +168,7 @@ std::optional<std::vector<Recompute>> StepModel::FitRecompute(
     std::stable_sort(
         by_seconds.begin(), by_seconds.end(),
         [](const auto& a, const auto& b) { return a.first < b.first; });
-    // Of stages alike the later hold no more micro-batches.
+    // Among stages alike, later ones hold no more micro-batches.
     auto left = stages.end();
     for (const auto& [seconds, recompute] : by_seconds) {
       const auto first =

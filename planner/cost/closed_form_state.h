@@ -70,7 +70,7 @@ struct StepModel::State {
   CutCosts cuts;
   // By pipeline << 32 | interleave.
   std::unordered_map<uint64_t, StageList> stages;
-  // Among these, what was asked for last: searches ask for it again.
+  // The stages asked for last: searches ask for them again.
   uint64_t last_key = 0;
   const StageList* last_stages = nullptr;
   // The passes asked for last, by recompute: searches ask for the variants of

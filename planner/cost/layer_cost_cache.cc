@@ -7,7 +7,8 @@
 namespace millrace {
 namespace {
 
-// Of all stages. All ZeRO stages share the costs of layers.
+// The layout with this recompute in all stages. All ZeRO stages share the costs
+// of layers.
 Layout WithRecompute(const Layout& layout, Recompute recompute) {
   Layout uniform = layout;
   uniform.zero = 0;
@@ -104,6 +105,8 @@ LayerGraph CutCosts::GraphOf(Part part, const Layout& layout) const {
   switch (part) {
     case Part::kDense:
       return GraphOfLayer(model_, layout, LayerKind::kDense, implementation_);
+    case Part::kGlobal:
+      return GraphOfLayer(model_, layout, LayerKind::kGlobal, implementation_);
     case Part::kExperts:
       return GraphOfLayer(model_, layout, LayerKind::kExperts, implementation_);
     case Part::kEmbedding:
@@ -142,6 +145,7 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
     times = Times(WithWholeExperts(cut), recompute);
   } else {
     if (model_.num_dense_layers() > 0) times.dense = time_of(Part::kDense);
+    if (model_.num_global_layers() > 0) times.global = time_of(Part::kGlobal);
     times.embedding = time_of(Part::kEmbedding);
     times.head = time_of(Part::kHead);
   }
@@ -170,6 +174,10 @@ CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
     if (model_.num_dense_layers() > 0) {
       loads.dense = load_of(Part::kDense,
                             ParametersOfLayer(model_, cut, LayerKind::kDense));
+    }
+    if (model_.num_global_layers() > 0) {
+      loads.global = load_of(
+          Part::kGlobal, ParametersOfLayer(model_, cut, LayerKind::kGlobal));
     }
     loads.embedding =
         load_of(Part::kEmbedding, ParametersOfEmbedding(model_, cut));
@@ -200,7 +208,8 @@ std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
     return millrace::PriceRecompute(model_, layout, cost_);
   }
   const std::pair<Part, int64_t> parts[] = {
-      {Part::kDense, model_.num_dense_layers()},
+      {Part::kDense, model_.num_dense_layers() - model_.num_global_layers()},
+      {Part::kGlobal, model_.num_global_layers()},
       {Part::kExperts, model_.num_expert_layers()}};
   const auto with = [&](Recompute set) {
     Layout cut = WithRecompute(layout, set);

@@ -37,8 +37,9 @@ class CutCosts {
         caches_(other == nullptr ? std::make_shared<Caches>()
                                  : other->caches_) {}
 
-  // Of a stage of the layout that computes so much again, whatever the layout
-  // says of that. Loads are had without prices, in a fraction of the time.
+  // The costs of a stage of the layout that recomputes so much, whatever the
+  // layout says of that. Loads are had without prices, in a fraction of the
+  // time.
   const CutTimes& Times(const Layout& layout, Recompute recompute);
   const CutLoads& Loads(const Layout& layout, Recompute recompute);
 
@@ -50,9 +51,9 @@ class CutCosts {
   // Equal keys, equal values.
   struct Key {
     int32_t tensor, context, expert, expert_tensor, micro_batch;
-    int32_t replica_stride;  // Of times alone.
+    int32_t replica_stride;  // For times alone.
     int32_t kinds;  // Precision, format, recompute, and of some values more.
-    double num_computing = 0;  // Of times alone.
+    double num_computing = 0;  // For times alone.
     friend bool operator==(const Key&, const Key&) = default;
     template <typename H>
     friend H AbslHashValue(H state, const Key& key) {
@@ -76,7 +77,7 @@ class CutCosts {
   struct Caches {
     Cache<CutTimes> times;
     Cache<CutLoads> loads;
-    // Of ranks that compute alone, wherever other axes put the experts.
+    // For ranks that compute alone, wherever other axes put the experts.
     Cache<PricedLayer> layers;
     Cache<std::vector<Recompute>> recomputes;
   };
@@ -89,7 +90,7 @@ class CutCosts {
                            const Make& make, Cache<Value>* cache);
   // Whether workers run what is priced.
   bool WorkersRun(const Layout& layout) const;
-  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead };
+  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead, kGlobal };
   LayerGraph GraphOf(Part part, const Layout& layout) const;
   CutTimes MakeTimes(const Layout& layout, Recompute recompute,
                      double num_computing);

@@ -9,8 +9,9 @@
 namespace millrace {
 namespace {
 
-// Of the rate of long collectives, what those of 2 to 32 MiB between products
-// reach in the measurements that vTrain's table adds up; fitted to half of it.
+// The share of the rate of long collectives that collectives of 2 to 32 MiB
+// between products reach in the measurements that vTrain's table adds up. It
+// was fitted to half of that table.
 constexpr double kShortCollectiveRate = 0.44;
 
 Mesh MeshOf(const Layout& layout, const Implementation& implementation) {
@@ -250,7 +251,8 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
            &pass.compute);
     }
     if (implementation.overlaps_experts) {
-      // Of another micro-batch's layers, with everything these compute.
+      // Expert communication hides under all that another micro-batch's layers
+      // compute.
       hide(&pass.expert, phase.compute(), 1, &pass.compute);
     }
     if (implementation.launches_from_host) {

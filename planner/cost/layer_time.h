@@ -26,8 +26,8 @@ GroupPlacement ContextGroup(const Layout& layout);
 // of these as divide it, and the rest over data.
 GroupPlacement ExpertGroup(const Layout& layout,
                            const Implementation& implementation);
-// Ranks that hold the same parameters: context and data, and of experts what
-// `expert` leaves of them: of both axes that ExpertGroup lies over.
+// Ranks that hold the same parameters: over context and data. For experts, the
+// ranks that `expert` leaves of both axes that ExpertGroup lies over.
 GroupPlacement ReplicaGroup(const Layout& layout,
                             const Implementation& implementation);
 GroupPlacement ExpertReplicaGroup(const Layout& layout,
@@ -112,9 +112,9 @@ PricedLayer PriceLayer(const LayerGraph& graph, const Layout& layout,
                        const CostModel& cost);
 
 // Tensor communication hides under products of its pass as far as the
-// implementation overlaps it, gathers for weight gradients always; what passes
-// round the context axis under attention; exchanges between experts under the
-// products of the pass. Work that something hides takes
+// implementation overlaps it; gathers for weight gradients always do.
+// Communication of the context ring hides under attention. Exchanges between
+// experts hide under the compute of the pass. Work that hides something takes
 // profile.overlap.compute longer meanwhile.
 LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,

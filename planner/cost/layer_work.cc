@@ -38,8 +38,8 @@ RankParameters ParametersOfLayer(const ModelSpec& model, const Layout& layout,
   const int64_t expert = (model.num_inner_projections() + 1) * model.hidden;
   RankParameters parameters;
   parameters.dense = ShardedAttention(model) / tensor + WholeAttention(model) +
-                     AsDouble(2 * model.norm_width());
-  if (kind == LayerKind::kDense) {
+                     AsDouble(model.num_layer_norms() * model.norm_width());
+  if (kind != LayerKind::kExperts) {
     parameters.dense += AsDouble(expert * model.ffn_hidden) / tensor;
     if (model.linear_bias) {
       parameters.dense +=

@@ -29,10 +29,12 @@ RankParameters ParametersOfEmbedding(const ModelSpec& model,
                                      const Layout& layout);
 RankParameters ParametersOfHead(const ModelSpec& model, const Layout& layout);
 
-// What passes visit in this order: chunk c is on stage c % pipeline. One chunk
-// a stage: StageLayers. Several: equal numbers of layers where pipeline x
-// interleave divides them; else one layer more for some, the inner chunks
-// first, the latest first, so that those with embedding and head have fewer.
+// The layers of each chunk, in the order in which passes visit chunks: chunk c
+// is on stage c % pipeline. With one chunk a stage, they are StageLayers. With
+// several, the chunks have equal numbers of layers where pipeline x interleave
+// divides them. Otherwise some chunks have one layer more, the inner ones
+// first, the latest first, so that the chunks with embedding and head have
+// fewer.
 std::vector<LayerRange> ChunkLayers(const ModelSpec& model,
                                     const Layout& layout,
                                     const Implementation& implementation);

@@ -56,6 +56,8 @@ double RatioOf(int64_t a, int64_t b) {
 bool IsNear(int64_t a, int64_t b) { return a <= 2 * b && b <= 2 * a; }
 
 constexpr double kNowhere = std::numeric_limits<double>::infinity();
+// How far groups across hosts are from rows of one host: links differ as much.
+constexpr double kAnotherLevel = 10;
 
 // Twice the keys that a query sees on average.
 int64_t KeysSeen(int64_t window, int64_t sequence_length) {
@@ -169,9 +171,10 @@ double MeasuredTimes::CrossEntropyWorkOf(OpKind kind,
          GemmWorkOf({.m = rows, .n = hidden, .k = tokens, .trans_a = true});
 }
 
-// A product of a part of the rows of one that was measured takes its share of
-// that one's time, but for the tiles that its last wave leaves empty: what the
-// device's closed form makes of the two. Of several measured ones the nearest.
+// A product of a part of the rows of a measured one takes its share of that
+// one's time, but for the tiles that its last wave leaves empty. The device's
+// closed form of the two gives the share. Among several measured ones the
+// nearest counts.
 std::optional<double> MeasuredTimes::PartOfGemmSeconds(
     const GemmAttributes& gemm) const {
   if (!sheet_.has_value() || gemm.trans_a) return std::nullopt;
@@ -301,14 +304,13 @@ double MeasuredTimes::BandwidthSeconds(OpKind kind, double bytes) const {
   return times.empty() ? moving : std::max(moving, times.back().seconds);
 }
 
-double MeasuredTimes::CommunicationSeconds(OpKind kind, int32_t group_size,
-                                           double bytes,
+double MeasuredTimes::CommunicationSeconds(CommunicationTime what, double bytes,
                                            bool by_copy_engines) const {
   CHECK(!profile_->communication.empty());
-  if (kind == OpKind::kReceive) kind = OpKind::kSend;
+  if (what.kind == OpKind::kReceive) what.kind = OpKind::kSend;
   const std::vector<SizedTime> times =
-      by_copy_engines ? NearestRows(profile_->copy_engines, kind, group_size)
-                      : NearestRows(profile_->communication, kind, group_size);
+      by_copy_engines ? NearestRows(profile_->copy_engines, what)
+                      : NearestRows(profile_->communication, what);
   return InterpolateSeconds(times, std::max(bytes, times.front().bytes));
 }
 
@@ -333,7 +335,10 @@ double MeasuredTimes::RowSeconds(const OpShape& shape) const {
       return CrossEntropySeconds(
           kind, {.num_tokens = f[0], .hidden = f[1], .vocab_rows = f[2]});
     case ProfileTable::kCommunication:
-      return CommunicationSeconds(kind, static_cast<int32_t>(f[0]),
+      return CommunicationSeconds({.kind = kind,
+                                   .group_size = static_cast<int32_t>(f[0]),
+                                   .hosts = f[2],
+                                   .pairs = f[3]},
                                   static_cast<double>(f[1]),
                                   /*by_copy_engines=*/false);
     case ProfileTable::kBandwidth:
@@ -377,10 +382,12 @@ double MeasuredTimes::Reach(const OpShape& shape) const {
       }
       return ReachOf(nearest);
     case ProfileTable::kCommunication:
+      if (f[2] > 1 && !HasHosts()) return kAnotherLevel;
       return ReachOfSize(
           profile_->communication,
           [&](const CommunicationTime& row) {
-            return row.kind == kind && row.group_size == f[0];
+            return row.kind == kind && row.group_size == f[0] &&
+                   row.hosts == f[2] && row.pairs == f[3];
           },
           f[1]);
     case ProfileTable::kBandwidth:
@@ -390,6 +397,12 @@ double MeasuredTimes::Reach(const OpShape& shape) const {
   }
   CHECK(false) << "no price for " << OpKindName(kind);
   return 0;
+}
+
+bool MeasuredTimes::HasHosts() const {
+  return std::any_of(
+      profile_->communication.begin(), profile_->communication.end(),
+      [](const CommunicationTime& row) { return row.hosts > 1; });
 }
 
 bool MeasuredTimes::HasGemmNear(int64_t m, int64_t n, int64_t k) const {

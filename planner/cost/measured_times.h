@@ -28,8 +28,9 @@ absl::Status CheckTables(const HardwareProfile& profile);
 class MeasuredTimes {
  public:
   // Borrows `profile`, which must pass CheckTables() and whose tables must be
-  // sorted by kind, group size and bytes. Seconds of shapes between measured
-  // ones are in proportion to the time by `sheet`, or without one to the FLOPs.
+  // sorted by kind, group size, hosts, pairs and bytes. Seconds of shapes
+  // between measured ones are in proportion to the time by `sheet`, or without
+  // one to the FLOPs.
   MeasuredTimes(const HardwareProfile& profile,
                 const std::optional<SheetTimes>& sheet);
 
@@ -40,15 +41,17 @@ class MeasuredTimes {
   double BandwidthSeconds(OpKind kind, double bytes) const;
   // The median rate of all bandwidth-bound rows.
   double BytesPerSecond() const { return bytes_per_s_; }
-  // Among `group_size` neighbours. The profile must have communication.
-  double CommunicationSeconds(OpKind kind, int32_t group_size, double bytes,
+  // `what` says the kind and the group, `bytes` the size. The profile must have
+  // communication.
+  double CommunicationSeconds(CommunicationTime what, double bytes,
                               bool by_copy_engines) const;
   // Seconds of a row of the tables, or of a shape that has no row.
   double RowSeconds(const OpShape& shape) const;
 
   // How far the price of a shape reaches beyond the rows of its kind. 1: a row
   // has every dim, or sizes around this one were measured; 2: the nearest row
-  // has a dim of half or twice the size. Where its kind has no row, 1 too.
+  // has a dim of half or twice the size. Where its kind has no row, 1 too, and
+  // far above 2 for groups on several hosts where all rows are of one host.
   double Reach(const OpShape& shape) const;
   // Whether a product, in whatever transposes, was measured within a factor of
   // two in each dim; and attention with as wide heads within a factor of two in
@@ -57,6 +60,8 @@ class MeasuredTimes {
   bool HasAttentionNear(bool backward, int64_t sequence_length,
                         int64_t head_dim) const;
   bool HasCopyEngines(OpKind kind) const;
+  // Whether communication between hosts was measured.
+  bool HasHosts() const;
   double BestFlopsPerSecond() const;  // Of the best measured GEMM.
 
  private:
@@ -74,7 +79,7 @@ class MeasuredTimes {
 
   const HardwareProfile* profile_;
   std::optional<SheetTimes> sheet_;
-  std::vector<double> gemm_speeds_;  // Of each row: work over its seconds.
+  std::vector<double> gemm_speeds_;  // For each row: work over its seconds.
   double bytes_per_s_;
 };
 

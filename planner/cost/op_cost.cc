@@ -26,8 +26,8 @@ HardwareProfile Sorted(HardwareProfile profile) {
             });
   const auto is_before = [](const CommunicationTime& a,
                             const CommunicationTime& b) {
-    return std::tie(a.kind, a.group_size, a.bytes) <
-           std::tie(b.kind, b.group_size, b.bytes);
+    return std::tie(a.kind, a.group_size, a.hosts, a.pairs, a.bytes) <
+           std::tie(b.kind, b.group_size, b.hosts, b.pairs, b.bytes);
   };
   std::sort(profile.communication.begin(), profile.communication.end(),
             is_before);
@@ -89,7 +89,10 @@ absl::Status CostModel::CheckTablesPrice(const Layout& layout) const {
 
 bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
   return !network_.has_value() ||
-         (group_size - 1) * stride < profile_->provenance.num_ranks;
+         ((group_size - 1) * stride < profile_->provenance.num_ranks &&
+          (millrace::HostsOf(group_size, stride, profile_->ranks_per_host) ==
+               1 ||
+           (measured_.has_value() && measured_->HasHosts())));
 }
 
 bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
@@ -117,7 +120,10 @@ double CostModel::CollectiveOpSeconds(
   const int64_t stride = GroupStride(layout, collective.group);
   if (WereMeasured(size, stride)) {
     return measured_->CommunicationSeconds(
-        kind, size, bytes, IsByCopyEngines(layout, kind, collective));
+        {.kind = kind,
+         .group_size = size,
+         .hosts = millrace::HostsOf(size, stride, profile_->ranks_per_host)},
+        bytes, IsByCopyEngines(layout, kind, collective));
   }
   return network_->CollectiveSeconds(
       kind, bytes, {.inner = {.size = size, .stride = stride}, .outer = {}},
@@ -125,11 +131,18 @@ double CostModel::CollectiveOpSeconds(
 }
 
 double CostModel::TransferOpSeconds(const Layout& layout, OpKind kind,
-                                    const OpAttributes& attributes) const {
+                                    const OpAttributes& attributes,
+                                    int64_t hosts) const {
   const double bytes = WorkOf(layout, kind, attributes).bytes;
   if (WereMeasured(layout.pipeline, layout.tensor)) {
     return measured_->CommunicationSeconds(
-        kind, 2, bytes, IsByCopyEngines(layout, kind, attributes));
+        {.kind = kind,
+         .group_size = 2,
+         .hosts = hosts,
+         .pairs = hosts > 1
+                      ? PairsBetweenHosts(layout, profile_->ranks_per_host)
+                      : 1},
+        bytes, IsByCopyEngines(layout, kind, attributes));
   }
   return network_->TransferSeconds(bytes, layout.tensor, layout.pipeline);
 }
@@ -151,10 +164,13 @@ double CostModel::SecondsAlone(const Layout& layout, OpKind kind,
       return measured_->CrossEntropySeconds(
           kind, std::get<VocabAttributes>(attributes));
     case ProfileTable::kCommunication:
-      return IsTransfer(kind) ? TransferOpSeconds(layout, kind, attributes)
-                              : CollectiveOpSeconds(
-                                    layout, kind,
-                                    std::get<CollectiveAttributes>(attributes));
+      return IsTransfer(kind)
+                 ? TransferOpSeconds(
+                       layout, kind, attributes,
+                       HostsOfSlowestTransfer(layout, profile_->ranks_per_host))
+                 : CollectiveOpSeconds(
+                       layout, kind,
+                       std::get<CollectiveAttributes>(attributes));
     case ProfileTable::kBandwidth:
       return measured_->BandwidthSeconds(
           kind, WorkOf(layout, kind, attributes).bytes);
@@ -192,6 +208,24 @@ std::vector<std::string> CostModel::KindsWithoutRows(
   return {missing.begin(), missing.end()};
 }
 
+double CostModel::InstructionSeconds(const Program& program,
+                                     const Instruction& instruction) const {
+  const OpKind kind = instruction.kind;
+  const OpAttributes& attributes = instruction.attributes;
+  if (!IsTransfer(kind)) return Seconds(program.layout, kind, attributes);
+  const bool to_next =
+      std::get<TransferAttributes>(attributes).direction == Direction::kToNext;
+  // The stage before the one that is crossed to, whoever of both this is.
+  const bool is_upper = to_next == (kind == OpKind::kSend);
+  const int32_t num_stages = program.layout.pipeline;
+  const int32_t stage =
+      is_upper ? program.stage : (program.stage + num_stages - 1) % num_stages;
+  return TransferOpSeconds(
+             program.layout, kind, attributes,
+             HostsOfTransfer(program.layout, stage, profile_->ranks_per_host)) +
+         profile_->launch_overhead_s;
+}
+
 std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
   // Micro-batches and layers repeat a few shapes many times: by kind, those
   // priced so far.
@@ -209,8 +243,7 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
       seconds.push_back(known->second);
       continue;
     }
-    seconds.push_back(
-        Seconds(program.layout, instruction.kind, instruction.attributes));
+    seconds.push_back(InstructionSeconds(program, instruction));
     of_kind.emplace_back(&instruction.attributes, seconds.back());
   }
   if (profile_->waits.between_lanes_s == 0) return seconds;
@@ -305,11 +338,17 @@ double CostModel::BandwidthSeconds(double bytes, int32_t launches) const {
   return MemorySeconds(bytes) + launches * profile_->launch_overhead_s;
 }
 
+int64_t CostModel::HostsOf(const GroupPlacement& group) const {
+  const int64_t inside = MembersInside(group, profile_->ranks_per_host);
+  return (group.size() + inside - 1) / inside;
+}
+
 bool CostModel::HasCollectiveNear(OpKind kind,
                                   const GroupPlacement& group) const {
   return IsCollective(kind) && measured_.has_value() && HasCommunication() &&
          group.size() <= profile_->provenance.num_ranks &&
-         group.size() <= MembersInside(group, profile_->network[0].devices);
+         (measured_->HasHosts() ||
+          group.size() <= MembersInside(group, profile_->network[0].devices));
 }
 
 double CostModel::CollectiveSeconds(OpKind kind, double bytes,
@@ -322,8 +361,9 @@ double CostModel::CollectiveSeconds(OpKind kind, double bytes,
   } else {
     constexpr double kElementBytes = 2;  // Rows are of whole elements.
     alone_s = measured_->CommunicationSeconds(
-        IsCollective(kind) ? kind : OpKind::kAllGather,
-        static_cast<int32_t>(group.size()),
+        {.kind = IsCollective(kind) ? kind : OpKind::kAllGather,
+         .group_size = static_cast<int32_t>(group.size()),
+         .hosts = HostsOf(group)},
         kElementBytes * std::floor(bytes / kElementBytes),
         /*by_copy_engines=*/false);
   }
@@ -333,11 +373,19 @@ double CostModel::CollectiveSeconds(OpKind kind, double bytes,
 double CostModel::TransferSeconds(double bytes, int64_t stride,
                                   int64_t num_stages) const {
   if (num_stages <= 1) return 0;
-  const double alone_s =
-      network_.has_value()
-          ? network_->TransferSeconds(bytes, stride, num_stages)
-          : measured_->CommunicationSeconds(OpKind::kSend, 2, bytes,
-                                            /*by_copy_engines=*/false);
+  double alone_s = 0;
+  if (network_.has_value()) {
+    alone_s = network_->TransferSeconds(bytes, stride, num_stages);
+  } else {
+    const int64_t on_host = profile_->ranks_per_host;
+    const bool leaves_host = stride * num_stages > on_host;
+    alone_s = measured_->CommunicationSeconds(
+        {.kind = OpKind::kSend,
+         .group_size = 2,
+         .hosts = leaves_host ? 2 : 1,
+         .pairs = leaves_host ? std::min(stride, on_host) : 1},
+        bytes, /*by_copy_engines=*/false);
+  }
   return alone_s + profile_->launch_overhead_s;
 }
 

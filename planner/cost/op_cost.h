@@ -109,12 +109,18 @@ class CostModel {
   // Seconds() without launch overhead.
   double SecondsAlone(const Layout& layout, OpKind kind,
                       const OpAttributes& attributes) const;
-  // Whether the group's ranks lie within as many neighbours as measured.
+  // Whether rows price the group: without a network they do; else they do if
+  // its ranks lie within as many neighbours as measured, and on one host unless
+  // groups on several were measured.
   bool WereMeasured(int64_t group_size, int64_t stride) const;
+  int64_t HostsOf(const GroupPlacement& group) const;
   double CollectiveOpSeconds(const Layout& layout, OpKind kind,
                              const CollectiveAttributes& collective) const;
   double TransferOpSeconds(const Layout& layout, OpKind kind,
-                           const OpAttributes& attributes) const;
+                           const OpAttributes& attributes, int64_t hosts) const;
+  // Seconds(), of a transfer between the stages that it joins.
+  double InstructionSeconds(const Program& program,
+                            const Instruction& instruction) const;
   double MeasuredGemmSeconds(const GroupedGemmAttributes& gemm) const;
   double MeasuredAttentionSeconds(
       OpKind kind, const GeneralAttentionAttributes& attention) const;

@@ -21,7 +21,7 @@ namespace {
 struct NamedConstant {
   const char* name;
   double CostConstants::*member;
-  const char* given_by;  // What to measure or read for it.
+  const char* given_by;  // The thing to measure or read for it.
 };
 
 constexpr std::array<NamedConstant, 13> kConstants = {{
@@ -91,7 +91,7 @@ struct Tile {
 };
 constexpr Tile kTiles[] = {{256, 128}, {128, 256}, {128, 128},
                            {128, 64},  {64, 128},  {64, 64}};
-constexpr double kTileReuse = 8;  // Of m n / (m + n), where half is reached.
+constexpr double kTileReuse = 8;  // The m n / (m + n) at which half is reached.
 double TileEfficiency(const Tile& tile) {
   const double reuse = tile.m * tile.n / (tile.m + tile.n);
   constexpr double kBest = 256.0 * 128 / (256 + 128);

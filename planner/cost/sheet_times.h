@@ -27,21 +27,22 @@ struct CostConstants {
   double attention_forward_share = 0;
   double attention_backward_share = 0;
   double memory_share = 0;
-  double link_share = 0;    // Of the innermost level of the network.
-  double fabric_share = 0;  // Of the others.
+  double link_share = 0;    // For the innermost level of the network.
+  double fabric_share = 0;  // For the other levels.
   // The share of tensor-axis communication that matrix products hide, in an
   // Implementation that overlaps it.
   double tensor_hidden_share = 1;
-  double data_hidden_share = 1;  // Likewise of the data axis's, under passes.
+  double data_hidden_share = 1;  // The same for the data axis, under passes.
   // Seconds that the host takes for one kernel that it launches by itself; the
   // device waits where its kernels are shorter.
   double host_launch_s = 0;
-  double step_s = 0;  // Of a step beside its passes: data, clipping, logs.
+  // The part of a step beside its passes: data, clipping, logs.
+  double step_s = 0;
 };
 
 // Whether the profile states rates of the device and of its network, and lists
-// any of the constants above. What it states must then be whole, or it is
-// refused.
+// any of the constants above. A profile that does so must state all of them;
+// otherwise it is refused.
 bool StatesSheet(const HardwareProfile& profile);
 
 // Attention of the queries of whole sequences.

@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
+constexpr double kRoundedBytes = 2;  // For a gradient in bf16.
 
 }  // namespace
 
@@ -42,11 +42,11 @@ StageList StagesOf(const ModelSpec& model, const Layout& layout,
   for (size_t c = 0; c < chunks.size(); ++c) {
     LayerCounts layers;
     for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
-      ++(KindOfLayer(model, layer) == LayerKind::kDense ? layers.dense
-                                                        : layers.experts);
+      layers.Count(KindOfLayer(model, layer));
     }
     StageKind& stage = all[c % all.size()];
     stage.num_dense += layers.dense;
+    stage.num_global += layers.global;
     stage.num_experts += layers.experts;
     if (layout.interleave == 1) continue;
     if (c < all.size()) stage.first_chunk = layers;
@@ -113,13 +113,19 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
                                        weight_bytes * elements, group);
   };
   const GroupPlacement replicas = ReplicaGroup(layout, implementation);
-  const auto num_dense = static_cast<double>(stage.num_dense);
+  // Of both kinds, whose parameters are alike.
+  const auto num_dense =
+      static_cast<double>(stage.num_dense + stage.num_global);
+  const RankParameters& dense =
+      stage.num_dense > 0 ? cut.dense.parameters : cut.global.parameters;
   const auto num_experts = static_cast<double>(stage.num_experts);
   const auto hidden = static_cast<double>(model.hidden);
+  const double layer_norms =
+      static_cast<double>(model.num_layer_norms()) * hidden;
   const double norms =
-      hidden * (2 * (num_dense + num_experts) + (stage.has_head ? 1 : 0));
-  add(num_dense, cut.dense.parameters.dense - 2 * hidden, replicas);
-  add(num_experts, cut.experts.parameters.dense - 2 * hidden, replicas);
+      layer_norms * (num_dense + num_experts) + (stage.has_head ? hidden : 0);
+  add(num_dense, dense.dense - layer_norms, replicas);
+  add(num_experts, cut.experts.parameters.dense - layer_norms, replicas);
   add(num_experts, cut.experts.parameters.experts,
       ExpertReplicaGroup(layout, implementation));
   if (stage.has_embedding) add(1, cut.embedding.parameters.dense, replicas);
@@ -180,7 +186,8 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
   // cut them.
   constexpr double kBucketElements = 40e6;
   traffic.buckets =
-      std::max(static_cast<double>(stage.num_dense + stage.num_experts),
+      std::max(static_cast<double>(stage.num_dense + stage.num_global +
+                                   stage.num_experts),
                (parameters.dense + parameters.experts) /
                    std::max(kBucketElements, 1e6 * layout.data));
   constexpr double kWeightBytes = 2;
@@ -239,13 +246,23 @@ double OptimizerSeconds(const Layout& layout,
   return cost.MemorySeconds(bytes);
 }
 
+StageKind WholeModel(const ModelSpec& model) {
+  return {.num_dense = model.num_dense_layers() - model.num_global_layers(),
+          .num_global = model.num_global_layers(),
+          .num_experts = model.num_expert_layers(),
+          .has_embedding = true,
+          .has_head = true};
+}
+
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes) {
   StageLoad load{.stream_bytes = stream_bytes};
   AddLayers(cut.dense, stage.num_dense, &load);
+  AddLayers(cut.global, stage.num_global, &load);
   AddLayers(cut.experts, stage.num_experts, &load);
   auto held_by = [&](const LayerCounts& chunk) {
     return chunk.dense * cut.dense.activation_bytes +
+           chunk.global * cut.global.activation_bytes +
            chunk.experts * cut.experts.activation_bytes;
   };
   load.first_chunk_bytes = held_by(stage.first_chunk);
@@ -263,10 +280,7 @@ StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
 
 StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
                    int32_t num_stages) {
-  const StageKind whole{.num_dense = model.num_dense_layers(),
-                        .num_experts = model.num_expert_layers(),
-                        .has_embedding = true,
-                        .has_head = true};
+  const StageKind whole = WholeModel(model);
   StageLoad load = LoadOfStage(cut, whole, 0);
   load.parameters.dense /= num_stages;
   load.parameters.experts /= num_stages;

@@ -23,6 +23,7 @@ LayerLoad LoadOf(const LayerGraph& graph, const RankParameters& parameters,
 // sharding them.
 struct CutTimes {
   LayerTime dense;
+  LayerTime global;
   LayerTime experts;
   LayerTime embedding;
   LayerTime head;
@@ -31,6 +32,7 @@ struct CutTimes {
 // sharding them.
 struct CutLoads {
   LayerLoad dense;
+  LayerLoad global;
   LayerLoad experts;
   LayerLoad embedding;
   LayerLoad head;
@@ -38,14 +40,21 @@ struct CutLoads {
 
 // Layers of a stage, or of one of its chunks.
 struct LayerCounts {
-  int64_t dense = 0;
+  int64_t dense = 0;  // Without the global ones, as in StageKind.
+  int64_t global = 0;
   int64_t experts = 0;
+  void Count(LayerKind kind) {
+    ++(kind == LayerKind::kDense    ? dense
+       : kind == LayerKind::kGlobal ? global
+                                    : experts);
+  }
   friend bool operator==(const LayerCounts&, const LayerCounts&) = default;
 };
 
 // The memory that a stage of a pipeline holds.
 struct StageKind {
   int64_t num_dense = 0;
+  int64_t num_global = 0;
   int64_t num_experts = 0;
   bool has_embedding = false;
   bool has_head = false;
@@ -53,7 +62,8 @@ struct StageKind {
   // Where it has several chunks; with one chunk a stage they do not matter.
   LayerCounts first_chunk, last_chunk;
   bool is_like(const StageKind& other) const {
-    return num_dense == other.num_dense && num_experts == other.num_experts &&
+    return num_dense == other.num_dense && num_global == other.num_global &&
+           num_experts == other.num_experts &&
            has_embedding == other.has_embedding && has_head == other.has_head &&
            first_chunk == other.first_chunk && last_chunk == other.last_chunk;
   }
@@ -68,8 +78,14 @@ struct StageList {
 StageList StagesOf(const ModelSpec& model, const Layout& layout,
                    const Implementation& implementation);
 
+// All layers and both ends of the model.
+StageKind WholeModel(const ModelSpec& model);
+
 inline LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {
   LayerTime time = static_cast<double>(stage.num_dense) * cut.dense;
+  if (stage.num_global > 0) {
+    time += static_cast<double>(stage.num_global) * cut.global;
+  }
   if (stage.num_experts > 0) {
     time += static_cast<double>(stage.num_experts) * cut.experts;
   }
@@ -84,8 +100,8 @@ const StageKind& SlowestStage(const CutTimes& cut,
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes);
 
-// What the stages of a pipeline hold on average, but of what only one layer
-// needs at a time the least of any kind.
+// The mean of what the stages of a pipeline hold. For what only one layer needs
+// at a time it is the least of any kind.
 StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
                    int32_t num_stages);
 

@@ -34,7 +34,8 @@ int32_t NumAxes(const Layout& layout) {
   return axes;
 }
 
-// What neighbours send: of the micro-batch under way, or of every one.
+// Buffers for what neighbours send: one for the micro-batch under way, or one
+// for every micro-batch.
 double ReceivedBytes(const Layout& layout, const Implementation& implementation,
                      const StageLoad& load, int32_t stage) {
   if (layout.pipeline == 1) return 0;
@@ -66,8 +67,8 @@ StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
   return memory;
 }
 
-// Of whole buckets: the one in use, and the one being reduced. What is reduced
-// in bf16 is whole in fp32 only until it is rounded.
+// Bytes of whole buckets: the one in use and the one being reduced. A bucket
+// that is reduced in bf16 is whole in fp32 only until it is rounded.
 double WholeGradientBytes(const Layout& layout,
                           const Implementation& implementation,
                           const StageLoad& load) {

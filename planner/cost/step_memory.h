@@ -41,12 +41,13 @@ struct LayerLoad {
 // over its layers and over the embedding and head if they are its.
 struct StageLoad {
   RankParameters parameters;
-  double end_parameters = 0;    // Of embedding and head, among these.
-  double layer_parameters = 0;  // Of the largest layer.
-  double largest_end = 0;       // Of embedding or head.
+  double end_parameters = 0;    // The embedding's and the head's part of these.
+  double layer_parameters = 0;  // The largest layer's.
+  double largest_end = 0;       // The larger of the embedding's and the head's.
   int64_t activation_bytes = 0;
   int64_t weight_gradient_bytes = 0;
-  // Among activation_bytes, of the stage's first and of its last chunk.
+  // Parts of activation_bytes: those of the stage's first and of its last
+  // chunk.
   int64_t first_chunk_bytes = 0;
   int64_t last_chunk_bytes = 0;
   int64_t layer_working_bytes = 0;  // The largest layer's.
@@ -62,13 +63,14 @@ void AddEnd(const LayerLoad& end, StageLoad* stage);
 // those of p (v - 1) + 2 (p - stage - 1) + 1 chunks.
 double MicrobatchesHeld(const Layout& layout, int32_t stage);
 
-// Of all micro-batches held. With chunks, those that a stage holds beyond p of
-// each are of its first chunk, and those that it lacks of its last, which may
-// have fewer layers beside the embedding and the head.
+// The activation bytes of all micro-batches held. With chunks, those that a
+// stage holds beyond p of each belong to its first chunk. Those that it lacks
+// are its last chunk's, which may have fewer layers beside the embedding and
+// the head.
 int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
                             int32_t stage);
 
-// What the process takes beside: of its communicators, one for each axis.
+// The further memory of the process: its communicators, one for each axis.
 int64_t OverheadBytes(const Layout& layout, const MemoryOverhead& overhead);
 
 StepMemory MemoryOfStage(const Layout& layout,

@@ -64,7 +64,7 @@ struct Trace {
   std::optional<int64_t> rank;
   std::optional<int64_t> world_size;
 
-  int64_t num_events = 0;   // Of all kinds.
+  int64_t num_events = 0;   // Events of all kinds.
   int64_t num_skipped = 0;  // GPU events without a usable ts or dur.
 };
 

@@ -38,7 +38,7 @@ struct TimeSplit {
 
 struct CategoryTime {
   int64_t num_kernels = 0;
-  int64_t sum_ns = 0;  // Of all its kernels, even if they overlap.
+  int64_t sum_ns = 0;  // Over all its kernels, even if they overlap.
   // The part of compute that belongs to this category. If several categories
   // run at once, the first of the enum gets the time, so the shares add up to
   // compute.

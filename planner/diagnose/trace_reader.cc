@@ -411,7 +411,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   Place place_ = Place::kOutside;
   std::vector<Place> outer_;
   std::string key_;
-  Fields fields_;  // Of the event or other object that is being read.
+  Fields fields_;  // Fields of the event or other object being read.
   bool saw_object_ = false;
   bool saw_events_ = false;
   std::unordered_map<std::string, int32_t> name_indices_;

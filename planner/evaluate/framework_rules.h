@@ -25,7 +25,7 @@ struct RunFilter {
   std::string source;                 // Substring of PublishedRun::source.
   int32_t first_version = 0;          // VersionOfRun() is this or later.
   std::optional<bool> low_precision;  // Products in 8 or 4 bits.
-  std::optional<bool> latent_attention;  // Of the run's model.
+  std::optional<bool> latent_attention;  // Whether the run's model has it.
   int64_t tensor_ranks = 1;              // At least so many tensor ranks.
 };
 

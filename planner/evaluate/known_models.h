@@ -16,7 +16,7 @@
 namespace millrace {
 
 struct KnownModel {
-  std::string prefix;  // Of the model's PlainModelName().
+  std::string prefix;  // The start of the model's PlainModelName().
   std::string source;
   ModelSpec model;  // Without sequence_length.
   // The parts of the model that the planner leaves out; empty if none.

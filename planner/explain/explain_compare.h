@@ -29,7 +29,7 @@ struct LayoutComparison {
   // Nothing if there is no such layout.
   std::optional<Plan> plan;
   bool fits = true;
-  LayoutParts parts;    // Of `plan`.
+  LayoutParts parts;    // The parts of `plan`.
   std::string verdict;  // "1.23x slower: ...", "needs ... more than ...".
 };
 

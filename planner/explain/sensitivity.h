@@ -17,7 +17,7 @@ namespace millrace {
 
 struct SensitivityRow {
   std::string key;              // A key of --what-if: "device.flops".
-  double factor = 1;            // By which the figure is multiplied.
+  double factor = 1;            // The factor on the figure.
   double kept_step_time_s = 0;  // Step time of the chosen layout.
   // The best layout on the improved hardware, if it was searched.
   Layout best;

@@ -26,7 +26,7 @@ namespace millrace {
 
 // All are in seconds and positive, except that lag and recovery may be 0.
 struct FailureModel {
-  double mean_time_between_failures_s;  // Of the whole cluster.
+  double mean_time_between_failures_s;  // For the whole cluster.
   double checkpoint_s;                  // Training stands still so long.
   double checkpoint_lag_s = 0;  // From then until the checkpoint counts.
   double recovery_s = 0;        // From a failure until training goes on.
@@ -65,7 +65,7 @@ double MeanAbsentNodes(const GoodputSpec& spec, int32_t num_devices);
 struct GoodputInput {
   double step_time_s = 0;
   double tokens_per_step = 0;
-  int32_t num_devices = 1;  // Of the layout; spares are extra.
+  int32_t num_devices = 1;  // The layout's; spares are extra.
   int32_t devices_per_node = 1;
   // Bytes of a checkpoint that one device writes. Used if the job does not say
   // how long a checkpoint takes.

@@ -56,7 +56,14 @@ struct FrameworkAdapter {
 
 // Options of a model that have come since most exports were written.
 inline constexpr const char* kNewestOptions[] = {"model.rope_scaling.kind",
-                                                 "model.sliding_window"};
+                                                 "model.sliding_window",
+                                                 "model.rotary_dim",
+                                                 "model.norm_adds_one",
+                                                 "model.output_norms",
+                                                 "model.scales_embedding",
+                                                 "model.query_pre_attn_scalar",
+                                                 "model.attention_softcap",
+                                                 "model.logit_softcap"};
 
 // A framework is known by its adapter. Never null.
 using Framework = const FrameworkAdapter*;

@@ -39,6 +39,13 @@ absl::Status TakePrecision(const std::string& precision, Layout& layout) {
 }
 
 absl::Status CheckOptionsHaveWords(const JobSpec& job, Framework framework) {
+  const FeedForward feed_forward = job.model.feed_forward;
+  if (feed_forward == FeedForward::kGeglu ||
+      feed_forward == FeedForward::kGeluErf) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.feed_forward: ", FeedForwardName(feed_forward),
+        " is one that exports to ", framework->name, " have no words for yet"));
+  }
   for (const char* path : framework->unwritten_options) {
     const JobKey* key = FindJobKey(path);
     CHECK(key != nullptr) << path;

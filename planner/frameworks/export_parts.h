@@ -22,7 +22,8 @@ struct Export {
   Layout layout;
   int32_t num_hosts = 1;
   int32_t devices_per_host = 1;
-  std::vector<std::string> differences;  // What the framework cannot express.
+  // Settings that the framework cannot express.
+  std::vector<std::string> differences;
   std::vector<std::string> assumptions;
 
   const char* title() const { return framework->title; }

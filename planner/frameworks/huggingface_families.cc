@@ -63,6 +63,21 @@ const FrameworkKey kQwen3Keys[] = {
     {"model.head_dim", "head_dim", "128"},
 };
 
+const FrameworkKey kGemma2Keys[] = {
+    {"model.kv_heads", "num_key_value_heads", "4"},
+    {"model.head_dim", "head_dim", "256"},
+    {"model.query_pre_attn_scalar", "query_pre_attn_scalar", "256"},
+    {"model.attention_softcap", "attn_logit_softcapping", "50"},
+    {"model.logit_softcap", "final_logit_softcapping", "30"},
+};
+const FrameworkKey kGemma3Keys[] = {
+    {"model.kv_heads", "num_key_value_heads", "4"},
+    {"model.head_dim", "head_dim", "256"},
+    {"model.query_pre_attn_scalar", "query_pre_attn_scalar", "256"},
+    {"model.attention_softcap", "attn_logit_softcapping", "0"},
+    {"model.logit_softcap", "final_logit_softcapping", "0"},
+};
+
 constexpr char kFirstLayersDense[] =
     "ours has experts in all layers but the first ones";
 constexpr UsualValue kQwen3MoeUsual[] = {
@@ -79,6 +94,11 @@ constexpr UsualValue kGpt2Usual[] = {
      "ours divides scores alike in all layers"},
 };
 
+constexpr UsualValue kGemmaUsual[] = {
+    {"use_bidirectional_attention", "false",
+     "ours attends to earlier tokens only"},
+};
+
 constexpr char kLayerNorms[] =
     "planned as a model with RMSNorm, rotary positions and no biases, which "
     "has nearly the same work";
@@ -91,7 +111,35 @@ const Family kFamilies[] = {
      .window = "4096"},
     {.type = "phi3",
      .architecture = "Phi3ForCausalLM",
-     .naming = TensorNaming::kFused},
+     .naming = TensorNaming::kFused,
+     .rotates_part = true},
+    {.type = "gemma2",
+     .architecture = "Gemma2ForCausalLM",
+     .feed_forward = FeedForward::kGeglu,
+     .keys = kGemma2Keys,
+     .usual = kGemmaUsual,
+     .activation = "hidden_activation",
+     .ties_embedding = true,
+     .window = "4096",
+     .global_period = 2,
+     .norm_adds_one = true,
+     .output_norms = true,
+     .scales_embedding = true},
+    {.type = "gemma3_text",
+     .architecture = "Gemma3ForCausalLM",
+     .feed_forward = FeedForward::kGeglu,
+     .keys = kGemma3Keys,
+     .usual = kGemmaUsual,
+     .activation = "hidden_activation",
+     .theta = "1000000",
+     .ties_embedding = true,
+     .qk_norm = true,
+     .window = "4096",
+     .global_period = 6,
+     .sliding_theta = "10000",
+     .norm_adds_one = true,
+     .output_norms = true,
+     .scales_embedding = true},
     {.type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
      .keys = kGroupedKeys,

@@ -48,6 +48,16 @@ struct Family {
   const char* window = "";
   // The window counts only where use_sliding_window says so.
   bool window_is_optional = false;
+  // Every so many-th layer has no window, unless keys of the file say something
+  // else; 0: all layers are alike.
+  int64_t global_period = 0;
+  // rope_local_base_freq, of layers with a window; empty: the family has none.
+  const char* sliding_theta = "";
+  // Only a part of each head may be rotated: partial_rotary_factor.
+  bool rotates_part = false;
+  bool norm_adds_one = false;
+  bool output_norms = false;
+  bool scales_embedding = false;
   // The parts that it has and ModelSpec lacks, or empty.
   const char* approximation = "";
 };

@@ -166,6 +166,9 @@ absl::StatusOr<std::string> NemoRecipe(const ModelSpec& model) {
       return "gpt3_175b";
     case FeedForward::kSquaredRelu:
       return "nemotron4_15b";
+    case FeedForward::kGeglu:
+    case FeedForward::kGeluErf:
+      break;  // Refused before; see export.cc.
   }
   return "llama3_8b";
 }

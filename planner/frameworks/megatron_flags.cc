@@ -111,6 +111,9 @@ void AddModel(const Export& out, KeyValues& flags) {
       break;
     case FeedForward::kGelu:
       break;  // Its default.
+    case FeedForward::kGeglu:
+    case FeedForward::kGeluErf:
+      break;  // Refused before; see export.cc.
   }
   if (!model.ties_embedding) {
     Switch("untie-embeddings-and-output-weights", flags);

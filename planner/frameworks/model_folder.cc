@@ -50,17 +50,20 @@ nlohmann::ordered_json OwnKeysOf(const Family& family, const ModelSpec& model) {
   if (family.learns_positions) {
     return {{family.length, model.learned_positions},
             {family.ffn_hidden, model.ffn_hidden},
-            {family.activation, "gelu_new"},
+            {family.activation,
+             model.feed_forward == FeedForward::kGeluErf ? "gelu" : "gelu_new"},
             {"tie_word_embeddings", model.ties_embedding},
             {"attn_pdrop", 0.0},
             {"embd_pdrop", 0.0},
             {"resid_pdrop", 0.0}};
   }
-  nlohmann::ordered_json json = {{"hidden_act", "silu"},
-                                 {"rope_theta", model.rope_theta},
-                                 {"rope_scaling", nullptr},
-                                 {"tie_word_embeddings", model.ties_embedding},
-                                 {"attention_dropout", 0.0}};
+  const bool is_geglu = model.feed_forward == FeedForward::kGeglu;
+  nlohmann::ordered_json json = {
+      {family.activation, is_geglu ? "gelu_pytorch_tanh" : "silu"},
+      {"rope_theta", model.rope_theta},
+      {"rope_scaling", nullptr},
+      {"tie_word_embeddings", model.ties_embedding},
+      {"attention_dropout", 0.0}};
   if (const RopeScaling& scaling = model.rope_scaling;
       scaling.kind == RopeScalingKind::kLlama3) {
     json["rope_scaling"] = {{"rope_type", "llama3"},
@@ -70,6 +73,10 @@ nlohmann::ordered_json OwnKeysOf(const Family& family, const ModelSpec& model) {
                             {"original_max_position_embeddings",
                              scaling.original_max_position_embeddings}};
   }
+  if (model.rope_scaling.kind == RopeScalingKind::kLinear) {
+    json["rope_scaling"] = {{"rope_type", "linear"},
+                            {"factor", model.rope_scaling.factor}};
+  }
   if (*family.window == '\0') return json;
   const bool has_window = model.sliding_window > 0;
   json["sliding_window"] = nullptr;
@@ -77,6 +84,26 @@ nlohmann::ordered_json OwnKeysOf(const Family& family, const ModelSpec& model) {
   if (family.window_is_optional) {
     json["use_sliding_window"] = has_window;
     json["max_window_layers"] = has_window ? 0 : model.num_layers;
+  }
+  if (family.global_period == 0) return json;
+  json["layer_types"] = nlohmann::ordered_json::array();
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const bool is_global = !has_window || model.is_global_layer(layer);
+    json["layer_types"].push_back(is_global ? "full_attention"
+                                            : "sliding_attention");
+  }
+  json["query_pre_attn_scalar"] = model.query_pre_attn_scalar > 0
+                                      ? model.query_pre_attn_scalar
+                                      : static_cast<double>(model.head_dim);
+  const auto cap = [](double softcap) {
+    return softcap > 0 ? nlohmann::ordered_json(softcap) : nullptr;
+  };
+  json["attn_logit_softcapping"] = cap(model.attention_softcap);
+  json["final_logit_softcapping"] = cap(model.logit_softcap);
+  if (*family.sliding_theta != '\0') {
+    json["rope_local_base_freq"] = model.sliding_rope_theta > 0
+                                       ? model.sliding_rope_theta
+                                       : model.rope_theta;
   }
   return json;
 }
@@ -92,9 +119,23 @@ bool HasOptionsOf(const Family& family, const ModelSpec& model) {
     return absl::StartsWith(key.job_path, "model.moe") ||
            absl::StartsWith(key.job_path, "model.mla");
   };
-  return *family.approximation == '\0' &&
-         family.feed_forward == model.feed_forward &&
-         model.moe.num_experts == 0 && model.mla.kv_rank == 0 &&
+  const FeedForward feed_forward = model.feed_forward == FeedForward::kGeluErf
+                                       ? FeedForward::kGelu
+                                       : model.feed_forward;
+  const bool is_scaled_alike =
+      model.rope_scaling.kind != RopeScalingKind::kLongrope &&
+      model.rotary_dim == 0;
+  const bool has_gemmas =
+      family.norm_adds_one == model.norm_adds_one &&
+      family.output_norms == model.output_norms &&
+      family.scales_embedding == model.scales_embedding &&
+      (family.global_period > 0 ||
+       (model.global_layer_period == 0 && model.query_pre_attn_scalar == 0 &&
+        model.attention_softcap == 0 && model.logit_softcap == 0)) &&
+      (model.sliding_rope_theta == 0 || *family.sliding_theta != '\0');
+  return *family.approximation == '\0' && is_scaled_alike && has_gemmas &&
+         family.feed_forward == feed_forward && model.moe.num_experts == 0 &&
+         model.mla.kv_rank == 0 &&
          std::ranges::none_of(family.keys, has_experts_or_latents) &&
          family.qkv_bias == model.qkv_bias &&
          family.linear_bias == model.linear_bias &&
@@ -150,7 +191,7 @@ absl::StatusOr<FolderModel> ReadModelFolder(
   FolderModel model;
   for (const JobKey& key : JobKeys()) {
     if (!absl::StartsWith(key.path, "model.") || IsTheJobs(key.path)) continue;
-    // What config.json leaves unsaid follows from the family.
+    // Settings that config.json leaves out follow from the family.
     const auto remark = imported.remarks.find(key.path);
     const std::string source =
         remark == imported.remarks.end() ? "model_type" : remark->second;
@@ -189,8 +230,10 @@ absl::StatusOr<std::string> WriteModelConfig(const ModelSpec& model,
     return absl::InvalidArgumentError(
         "no known family of Hugging Face models has all options of this "
         "model together (qkv_bias, linear_bias, qk_norm, norm, "
-        "learned_positions, sliding_window, feed_forward, moe, mla); export it "
-        "as plain safetensors");
+        "learned_positions, sliding_window, global_layer_period, "
+        "sliding_rope_theta, rotary_dim, rope_scaling, norm_adds_one, "
+        "output_norms, scales_embedding, query_pre_attn_scalar, softcaps, "
+        "feed_forward, moe, mla); export it as plain safetensors");
   }
   nlohmann::ordered_json json = {{"architectures", {family->architecture}},
                                  {"model_type", family->type},

@@ -28,7 +28,7 @@ constexpr size_t kMaxTomlBytes = size_t{256} << 10;
 
 // Returns the first line on which brackets, or the words of a dotted key, nest
 // deeper than the limit; 0 if there is none. It also counts brackets inside
-// quoted text. That matters only if such text has more than 32 unclosed ones.
+// quoted text, which matters only if such text has more than 32 unclosed ones.
 int LineOfDeepToml(absl::string_view text) {
   int depth = 0;
   int number = 0;

@@ -47,9 +47,19 @@ constexpr TorchtitanFlavor kTorchtitanFlavors[] = {
     Flavor("405B", {128256, 16384, 126, 128, 8, 53248}),
 };
 
-constexpr const char* kTorchtitanUnwritten[] = {
-    "model.rope_scaling.kind", "model.sliding_window",    "model.qkv_bias",
-    "model.linear_bias",       "model.learned_positions", "model.norm"};
+constexpr const char* kTorchtitanUnwritten[] = {"model.rope_scaling.kind",
+                                                "model.sliding_window",
+                                                "model.rotary_dim",
+                                                "model.norm_adds_one",
+                                                "model.output_norms",
+                                                "model.scales_embedding",
+                                                "model.attention_softcap",
+                                                "model.query_pre_attn_scalar",
+                                                "model.logit_softcap",
+                                                "model.qkv_bias",
+                                                "model.linear_bias",
+                                                "model.learned_positions",
+                                                "model.norm"};
 
 constexpr FrameworkAdapter kTorchtitan = {
     .name = "torchtitan",

@@ -37,20 +37,22 @@ Layout WithoutRecompute(Layout layout) {
 }  // namespace
 
 LayerKind KindOfLayer(const ModelSpec& model, int64_t layer) {
-  return layer < model.num_dense_layers() ? LayerKind::kDense
-                                          : LayerKind::kExperts;
+  if (layer >= model.num_dense_layers()) return LayerKind::kExperts;
+  return model.is_global_layer(layer) ? LayerKind::kGlobal : LayerKind::kDense;
 }
 
 LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
                         LayerKind kind, const Implementation& style,
                         StreamInput input) {
   LayerWriter writer(model, layout, style);
+  if (kind == LayerKind::kGlobal) writer.AttendGlobally();
   WriteAttention(writer, input);
-  if (kind == LayerKind::kDense) {
-    WriteFeedForward(writer);
-  } else {
+  if (kind == LayerKind::kExperts) {
     WriteExperts(writer);
+  } else {
+    WriteFeedForward(writer);
   }
+  writer.OutputNorm(Piece::kLast);
   return std::move(writer).Build();
 }
 
@@ -109,6 +111,8 @@ bool HasPlanOnlyOps(const ModelSpec& model) {
   };
   return (model.num_dense_layers() > 0 &&
           has_them(GraphOfLayer(model, layout, LayerKind::kDense, {}))) ||
+         (model.num_global_layers() > 0 &&
+          has_them(GraphOfLayer(model, layout, LayerKind::kGlobal, {}))) ||
          (model.num_expert_layers() > 0 &&
           has_them(GraphOfLayer(model, layout, LayerKind::kExperts, {}))) ||
          has_them(GraphOfEmbedding(model, layout, {})) ||

@@ -18,7 +18,9 @@
 
 namespace millrace {
 
-enum class LayerKind : uint8_t { kDense, kExperts };
+// kGlobal is a dense layer without the window, in a model whose other layers
+// have one.
+enum class LayerKind : uint8_t { kDense, kExperts, kGlobal };
 LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
 
 // A layer consists of two blocks. Each adds its output to the residual stream.
@@ -36,6 +38,7 @@ enum class LayerStep : uint8_t {
   kActivation,  // Of the feed-forward block.
   kOuter,       // The product that gives the block's output.
   kReduce,      // Its sum over the tensor axis.
+  kOutputNorm,  // The norm of the block's output.
   kOther,       // All else. Such steps are plan only, or of the model's ends.
 };
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "planner/program/workspace.h"
 
 namespace millrace {
 namespace {
@@ -14,6 +13,38 @@ namespace {
 // its own, as a multiple of one pass: casts to fp32 and back, and temporaries.
 constexpr double kUnfusedPasses = 2.5;
 constexpr int32_t kUnfusedLaunches = 4;
+
+// What rotated elements are multiplied by. Both queries and keys are, so scores
+// are multiplied by its square.
+double RotaryScale(const ModelSpec& model, const RopeScaling& scaling) {
+  double scale =
+      scaling.kind == RopeScalingKind::kLongrope ? scaling.attention_factor : 1;
+  // Attention itself divides scores by sqrt(head_dim).
+  if (model.query_pre_attn_scalar > 0) {
+    scale *=
+        std::pow(AsDouble(model.head_dim) / model.query_pre_attn_scalar, 0.25);
+  }
+  return scale;
+}
+
+// The ops of an activation that workers execute.
+struct ActivationOps {
+  OpKind forward, backward;
+};
+ActivationOps ActivationOpsOf(FeedForward kind) {
+  switch (kind) {
+    case FeedForward::kSwiglu:
+      return {OpKind::kSwigluForward, OpKind::kSwigluBackward};
+    case FeedForward::kGeglu:
+      return {OpKind::kGegluForward, OpKind::kGegluBackward};
+    case FeedForward::kGelu:
+    case FeedForward::kGeluErf:
+      return {OpKind::kGeluForward, OpKind::kGeluBackward};
+    case FeedForward::kSquaredRelu:
+      break;
+  }
+  return {OpKind::kElementwise, OpKind::kElementwise};
+}
 
 }  // namespace
 
@@ -202,8 +233,9 @@ void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
                      : LayerStep::kOther;
   Product(piece, shape);
   if (!quantizes() || !shape.low_precision) return;
-  // Copies of x and of its transpose, then of the output's gradient. What made
-  // x writes them where ops are fused; gradients come from other products.
+  // Copies of x and of its transpose, then of the output's gradient. The op
+  // that made x writes them where ops are fused; gradients come from other
+  // products.
   const bool apart = part_ == LayerPart::kExperts && !style_.fuses_experts;
   const double copies = 2 * quantized_bytes();
   const double x = AsDouble(shape.count * shape.tokens * shape.in);
@@ -227,7 +259,10 @@ AttentionAttributes LayerWriter::AttentionShape() const {
 void LayerWriter::Attention() {
   step_ = LayerStep::kAttend;
   AttentionAttributes shape = AttentionShape();
-  if (model_.window_share() < 1) shape.window = model_.sliding_window;
+  if (model_.window_share() < 1 && !is_global_) {
+    shape.window = model_.sliding_window;
+  }
+  shape.softcap = model_.attention_softcap;
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
       model_.mla.kv_rank == 0) {
@@ -275,10 +310,18 @@ void LayerWriter::Rope(Piece piece) {
     return;
   }
   step_ = LayerStep::kRope;
-  attributes.rope_theta = model_.rope_theta;
-  attributes.rope_scaling = model_.rope_scaling;
+  if (model_.sliding_rope_theta > 0 && !is_global_) {
+    attributes.rope_theta = model_.sliding_rope_theta;
+  } else {
+    attributes.rope_theta = model_.rope_theta;
+    attributes.rope_scaling = model_.rope_scaling;
+    attributes.rope_factors = FingerprintOf(model_.rope_factors);
+  }
+  attributes.rotary_dim = model_.rotary_dim;
+  attributes.rotary_scale = RotaryScale(model_, attributes.rope_scaling);
   if (norms) {
     attributes.norm_epsilon = model_.norm_epsilon;
+    attributes.adds_one = model_.norm_adds_one;
     Forward(piece, OpKind::kQkNormRopeForward, attributes);
     attributes.accumulate = !layout_.shards_gradients();
     Backward(Phase::kInputGradient, OpKind::kQkNormRopeBackward, attributes);
@@ -293,20 +336,49 @@ void LayerWriter::Activation(Piece piece, int64_t rows, int64_t width) {
   const bool is_gated = model_.num_inner_projections() == 2;
   // Tensors that the op reads and writes, forward and backward.
   const double forward = is_gated ? 3 : 2, backward = is_gated ? 5 : 3;
-  const bool has_op = model_.feed_forward != FeedForward::kSquaredRelu;
-  if (!style_.fused_elementwise || !has_op) {
+  const auto [op, backward_op] = ActivationOpsOf(model_.feed_forward);
+  if (!style_.fused_elementwise || op == OpKind::kElementwise) {
     const double elements = AsDouble(rows * width);
     Elementwise(OpKind::kElementwise, piece, forward * elements,
                 backward * elements);
     return;
   }
   step_ = LayerStep::kActivation;
-  const ElementwiseAttributes attributes{.rows = rows, .cols = width};
-  Forward(piece, is_gated ? OpKind::kSwigluForward : OpKind::kGeluForward,
-          attributes);
+  const ElementwiseAttributes attributes{
+      .rows = rows,
+      .cols = width,
+      .erf = model_.feed_forward == FeedForward::kGeluErf};
+  Forward(piece, op, attributes);
+  Backward(Phase::kInputGradient, backward_op, attributes);
+}
+
+NormAttributes LayerWriter::NormOf(int64_t tokens) const {
+  return {.num_tokens = tokens,
+          .hidden = model_.hidden,
+          .epsilon = model_.norm_epsilon,
+          .adds_one = model_.norm_adds_one};
+}
+
+void LayerWriter::OutputNorm(Piece piece) {
+  if (!model_.output_norms) return;
+  // Its input, and what each row was scaled by.
+  constexpr double kScaleBytes = 4;
+  const double elements = AsDouble(norm_tokens_ * model_.hidden);
+  KeepElements(piece, elements);
+  Keep(piece, kScaleBytes * AsDouble(norm_tokens_));
+  if (!style_.fused_elementwise) {
+    Elementwise(OpKind::kElementwise, piece, 2 * elements, 3 * elements);
+    return;
+  }
+  step_ = LayerStep::kOutputNorm;
+  const bool is_layer = model_.norm == NormKind::kLayer;
+  NormAttributes norm = NormOf(norm_tokens_);
+  Forward(piece, is_layer ? OpKind::kLayerNormForward : OpKind::kRmsNormForward,
+          norm);
+  norm.accumulate = !layout_.shards_gradients();
   Backward(Phase::kInputGradient,
-           is_gated ? OpKind::kSwigluBackward : OpKind::kGeluBackward,
-           attributes);
+           is_layer ? OpKind::kLayerNormBackward : OpKind::kRmsNormBackward,
+           norm);
 }
 
 void LayerWriter::Norm(int64_t tokens, StreamInput input) {
@@ -317,9 +389,7 @@ void LayerWriter::Norm(int64_t tokens, StreamInput input) {
   const bool is_fused = style_.fused_elementwise;
   const bool is_layer = model_.norm == NormKind::kLayer;
   const int32_t launches = is_fused ? 1 : kUnfusedLaunches;
-  const NormAttributes norm{.num_tokens = tokens,
-                            .hidden = model_.hidden,
-                            .epsilon = model_.norm_epsilon};
+  const NormAttributes norm = NormOf(tokens);
   // The residual and the block's output in, their sum and the norm out.
   const auto add = [&](Phase phase, StreamInput stream) {
     const bool adds = stream == StreamInput::kSum;
@@ -356,95 +426,6 @@ void LayerWriter::Norm(int64_t tokens, StreamInput input) {
   Backward(Phase::kInputGradient,
            is_layer ? OpKind::kLayerNormBackward : OpKind::kRmsNormBackward,
            backward);
-}
-
-void LayerWriter::Embedding() {
-  step_ = LayerStep::kOther;
-  VocabAttributes attributes{.num_tokens = tokens_,
-                             .hidden = model_.hidden,
-                             .vocab_rows = model_.vocab_size / layout_.tensor};
-  Forward(Piece::kProduct, OpKind::kEmbeddingForward, attributes);
-  // A tied embedding's gradient is added to the head's.
-  attributes.accumulate = !layout_.shards_gradients() ||
-                          (model_.ties_embedding && layout_.pipeline == 1);
-  Backward(Phase::kWeightGradient, OpKind::kEmbeddingBackward, attributes);
-  if (model_.learned_positions == 0) return;
-  VocabAttributes positions{
-      .num_tokens = tokens_,
-      .hidden = model_.hidden,
-      .vocab_rows = model_.learned_positions / layout_.tensor,
-      .sequence_length = model_.sequence_length};
-  Forward(Piece::kProduct, OpKind::kPositionForward, positions);
-  positions.accumulate = !layout_.shards_gradients();
-  Backward(Phase::kWeightGradient, OpKind::kPositionBackward, positions);
-}
-
-void LayerWriter::ChunkedLoss(LossUse use) {
-  step_ = LayerStep::kOther;
-  const bool trains = use == LossUse::kTraining;
-  const int64_t vocab_rows = model_.vocab_size / layout_.tensor;
-  const int64_t num_sequences =
-      trains ? layout_.global_batch()
-             : int64_t{layout_.micro_batch} * layout_.data;
-  VocabAttributes attributes{
-      .num_tokens = tokens_,
-      .hidden = model_.hidden,
-      .vocab_rows = vocab_rows,
-      .chunk_tokens = ChunkTokens(layout_.precision, tokens_, vocab_rows),
-      .token_scale = 1 / AsDouble(num_sequences * model_.sequence_length),
-      // Every tensor rank adds the loss of all tokens.
-      .loss_share = 1.0 / layout_.tensor};
-  const auto launches = static_cast<int32_t>(
-      (tokens_ + attributes.chunk_tokens - 1) / attributes.chunk_tokens);
-  const Piece piece = Piece::kProduct;
-  if (!trains) {
-    Forward(piece, OpKind::kCrossEntropyStats, attributes, launches);
-    GatherStatistics();
-    if (layout_.trains_preferences()) {
-      PreferenceLoss(attributes);
-    } else {
-      Forward(piece, OpKind::kCrossEntropyLoss, attributes);
-    }
-    return;
-  }
-  // The weight of a token depends on the loss of all tokens of its pair.
-  if (layout_.tensor == 1 && !layout_.trains_preferences()) {
-    attributes.accumulate = !layout_.shards_gradients();
-    Backward(Phase::kInputGradient, OpKind::kLinearCrossEntropy, attributes,
-             launches);
-    return;
-  }
-  // Between the statistics' exchange and the gradient, the logits of one chunk
-  // can be kept. They are worth their memory where that is all of them.
-  attributes.keeps_logits = layout_.precision == Precision::kBfloat16 &&
-                            attributes.chunk_tokens >= tokens_;
-  Forward(piece, OpKind::kCrossEntropyStats, attributes, launches);
-  attributes.accumulate = !layout_.shards_gradients();
-  Backward(Phase::kInputGradient, OpKind::kCrossEntropyGradient, attributes,
-           launches);
-  GatherStatistics();
-  if (layout_.trains_preferences()) PreferenceLoss(attributes);
-}
-
-void LayerWriter::PreferenceLoss(const VocabAttributes& loss) {
-  Forward(Piece::kProduct, OpKind::kPreferenceLoss,
-          VocabAttributes{.num_tokens = loss.num_tokens,
-                          .hidden = loss.hidden,
-                          .vocab_rows = loss.vocab_rows,
-                          .token_scale = loss.token_scale,
-                          .loss_share = loss.loss_share,
-                          .sequence_length = model_.sequence_length});
-}
-
-void LayerWriter::GatherStatistics() {
-  if (layout_.tensor == 1) return;
-  step_ = LayerStep::kOther;
-  constexpr int64_t kStatistics = 3;
-  Forward(Piece::kProduct, OpKind::kAllGather,
-          CollectiveAttributes{
-              .group = Group::kTensor,
-              .num_elements = kStatistics * tokens_ * layout_.tensor,
-              .dtype = DType::kFloat32});
 }
 
 void LayerWriter::Traffic(OpKind kind, Piece piece, double forward_bytes,

@@ -64,6 +64,10 @@ class LayerWriter {
   int64_t shard_tokens() const { return shard_tokens_; }
   double element_bytes() const { return element_bytes_; }
 
+  // Says that the layer attends to all tokens before it, although other layers
+  // of the model have a window.
+  void AttendGlobally() { is_global_ = true; }
+
   // The ops added from here on belong to this block, or to this part of it.
   void BeginBlock(LayerBlock block);
   void Begin(LayerPart part) { part_ = part; }
@@ -88,6 +92,9 @@ class LayerWriter {
   // The norm of `tokens` rows of the stream, which is the sum of the residual
   // and a block's output unless it comes whole.
   void Norm(int64_t tokens, StreamInput input = StreamInput::kSum);
+  // The norm of a block's output, if the model has such norms. `piece` is the
+  // output's.
+  void OutputNorm(Piece piece);
   // With learned positions if the model has them.
   void Embedding();
   // Head and loss in chunks of tokens. One tensor rank does all of it in the
@@ -164,6 +171,7 @@ class LayerWriter {
   void Product(Piece piece, const LinearShape& shape);
 
   AttentionAttributes AttentionShape() const;
+  NormAttributes NormOf(int64_t tokens) const;
   CollectiveAttributes TensorCollective(int64_t elements) const;
 
   const ModelSpec& model_;
@@ -174,6 +182,7 @@ class LayerWriter {
   const int64_t norm_tokens_;
   const DType activation_type_;
   const double element_bytes_;
+  bool is_global_ = false;
   LayerBlock block_ = LayerBlock::kAttention;
   LayerPart part_ = LayerPart::kOther;
   LayerStep step_ = LayerStep::kOther;

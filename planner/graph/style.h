@@ -21,7 +21,7 @@ struct SelectiveRecompute {
   // A layer of experts between its norm and its last product.
   bool experts = false;
   // Torchtitan's per-op policy (Liang et al., 2024): outputs of attention and
-  // of every second product are kept, the rest is computed again. Norms and
+  // of every second product are kept, the rest is recomputed. Norms and
   // activation must be set too.
   bool every_second_product = false;
   friend bool operator==(const SelectiveRecompute&,

@@ -21,8 +21,8 @@ void WritePlainProjections(LayerWriter& writer) {
   writer.EnterTensor(Piece::kQkv, model.hidden);
   const double per_token = AsDouble(tokens);
   if (writer.RecomputesSecondProducts()) {
-    // Query, key, value: the second product is recomputed. What follows from
-    // the others is recomputed from their outputs.
+    // Query, key, value: the second product is recomputed. Ops that follow from
+    // the others are recomputed from their outputs.
     writer.Linear(Piece::kQkv, {.tokens = tokens,
                                 .out = query + kv,
                                 .in = model.hidden,
@@ -175,6 +175,7 @@ void WriteAttention(LayerWriter& writer, StreamInput input) {
                                  .in = attended,
                                  .bias = model.linear_bias});
   writer.LeaveTensor(Piece::kOutputSum, model.hidden);
+  writer.OutputNorm(Piece::kOutputSum);
   if (writer.style().dropout) writer.Keep(Piece::kProduct, normed);
 
   // Backward: gradients of output, attended, query, key and value and input,

@@ -20,7 +20,7 @@ namespace millrace {
 struct PlanOnlyKey {
   std::string key;         // "layout.context".
   std::string value;       // "2".
-  std::string executable;  // What workers execute instead: "1".
+  std::string executable;  // The value that workers execute instead: "1".
 };
 std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model);
 std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout);

@@ -129,7 +129,7 @@ struct FaultSpec {
   int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
   // So is one that was told to end a generation and has not for so long.
   int64_t clear_timeout_ms = 20000;
-  int32_t max_restarts = 100;  // Of workers, over the whole run.
+  int32_t max_restarts = 100;  // Restarts of workers, over the whole run.
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 
@@ -137,17 +137,18 @@ struct FaultSpec {
 // from.
 struct GoodputSpec {
   std::string objective = "step_time";  // "step_time", "goodput" or "cost".
-  // Of one device; 0: not known, and failures are not considered.
+  // For one device; 0: not known, and failures are not considered.
   double mean_time_between_failures_hours = 0;
-  // Of failures, those after which the node must be repaired; after the others
-  // it starts again.
+  // The share of failures after which the node must be repaired; after the
+  // others it starts again.
   double repair_share = 1;
   double repair_hours = 24;
-  double spare_confidence = 0.99;  // That no failure waits for a repair.
+  // The probability that no failure waits for a repair.
+  double spare_confidence = 0.99;
   double recovery_seconds = 300;
   // Training stands still; absent: from the bytes of a device's state.
   std::optional<double> checkpoint_seconds;
-  int64_t checkpoint_bytes_per_second = 0;  // Of one device; 0: not known.
+  int64_t checkpoint_bytes_per_second = 0;  // For one device; 0: not known.
   double checkpoint_lag_seconds = 0;
   double price_per_device_hour = 0;  // 0: not known.
   friend bool operator==(const GoodputSpec&, const GoodputSpec&) = default;
@@ -173,6 +174,14 @@ struct MetricsSpec {
   friend bool operator==(const MetricsSpec&, const MetricsSpec&) = default;
 };
 
+// How the hosts of a job reach each other.
+struct NetworkSpec {
+  std::string interface;  // As NCCL_SOCKET_IFNAME; empty: any.
+  std::string subnet;     // "10.0.0.0/8"; empty: any.
+  std::string ports;      // Of the coordinator: "20000-20100"; empty: any.
+  friend bool operator==(const NetworkSpec&, const NetworkSpec&) = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -193,6 +202,7 @@ struct JobSpec {
   GoodputSpec goodput;
   EvaluationSpec evaluation;
   MetricsSpec metrics;
+  NetworkSpec network;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
   // Where what the run measures is learnt: auto: that profile; none; or a path.

@@ -21,6 +21,7 @@
 #include "base/status_macros.h"
 #include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
+#include "planner/job/subnet.h"
 #include "planner/layout/numeric_format.h"
 #include "planner/text/nearest_word.h"
 #include "planner/text/yaml_tree.h"
@@ -315,6 +316,23 @@ class JobReader {
     CheckGoodput();
     CheckEvaluation();
     CheckMetrics();
+    CheckNetwork();
+  }
+
+  void CheckNetwork() {
+    const NetworkSpec& network = job_.network;
+    if (!network.subnet.empty() && !ParseSubnet(network.subnet).has_value()) {
+      Error(LineOf("network.subnet"), "network.subnet",
+            absl::StrCat("expected a subnet such as 10.0.0.0/8 or fd00::/64, "
+                         "found '",
+                         network.subnet, "'"));
+    }
+    if (!ParsePorts(network.ports).has_value()) {
+      Error(LineOf("network.ports"), "network.ports",
+            absl::StrCat("expected ports from 1 to 65535 such as 20000-20100, "
+                         "found '",
+                         network.ports, "'"));
+    }
   }
 
   void CheckEvaluation() {
@@ -490,7 +508,7 @@ class JobReader {
   const std::string& file_name_;
   const FolderReader& read_folder_;
   JobSpec job_;
-  std::map<std::string, int> lines_;  // Of every known key and section given.
+  std::map<std::string, int> lines_;  // For every known key and section given.
   std::vector<std::pair<int, std::string>> errors_;  // By line.
   bool has_error_at_data_ = false;
   bool has_folder_error_ = false;

@@ -17,8 +17,8 @@
 
 namespace millrace {
 
-// What the folder of model.from says of a key of the job, and where:
-// "llama/config.json:5: hidden_size".
+// The value that the folder of model.from gives a key of the job, and the place
+// that states it: "llama/config.json:5: hidden_size".
 struct FolderValue {
   std::string value;
   std::string place;
@@ -38,7 +38,7 @@ using FolderReader = std::function<absl::StatusOr<FolderModel>(
 absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
                                  const std::string& file_name,
                                  const FolderReader& read_folder = nullptr);
-// Likewise for a file that cannot be read.
+// Also returns InvalidArgument for a file that cannot be read.
 absl::StatusOr<JobSpec> LoadJob(const std::string& path,
                                 const FolderReader& read_folder = nullptr);
 

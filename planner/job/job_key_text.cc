@@ -1,4 +1,4 @@
-// What job keys accept, and their values, in words.
+// The values that job keys accept, and those that they have, in words.
 
 #include <algorithm>
 #include <limits>
@@ -78,6 +78,9 @@ struct ExpectedText {
   std::string operator()(std::vector<std::string>*) const {
     return "a list of texts";
   }
+  std::string operator()(std::vector<double>*) const {
+    return "a list of numbers";
+  }
   std::string operator()(std::vector<DataSourceSpec>*) const {
     return "a list of sections with path or files, format, kind, train_on, "
            "column and weight";
@@ -129,6 +132,14 @@ struct KeyValueText {
                         out->append(QuoteYaml(item));
                       }),
         "]");
+  }
+  std::string operator()(const std::vector<double>* value) const {
+    return absl::StrCat("[",
+                        absl::StrJoin(*value, ", ",
+                                      [](std::string* out, double item) {
+                                        out->append(NumberToText(item));
+                                      }),
+                        "]");
   }
   std::string operator()(const std::vector<DataSourceSpec>* value) const {
     return DataSourcesToYaml(*value);

@@ -56,8 +56,10 @@ const JobKey kJobKeys[] = {
      .default_note = "required, unless all layers have experts"},
     {KEY(model.feed_forward),
      .doc = "What the feed-forward block computes between its projections. "
-            "gelu is GPT-2's, in its tanh form. relu2 is only planned so far.",
-     .choices = "swiglu|gelu|relu2"},
+            "gelu is GPT-2's, in its tanh form; gelu_erf is the exact one; "
+            "geglu is Gemma's, the tanh form of one projection times the "
+            "other. relu2 is only planned so far.",
+     .choices = "swiglu|gelu|relu2|geglu|gelu_erf"},
     {KEY(model.ties_embedding),
      .doc = "true: the head is the embedding's transpose, one weight for "
             "both."},
@@ -75,6 +77,30 @@ const JobKey kJobKeys[] = {
      .doc = "Tokens that a token attends to, itself the last of them. 0: all "
             "before it.",
      .range = {0, kMaximumInt32}},
+    {KEY(model.global_layer_period),
+     .doc = "Every so many-th layer has no window: of 2 each second one, as in "
+            "Gemma 2. 0: all layers are alike.",
+     .range = {0, 10000}},
+    {KEY(model.sliding_rope_theta),
+     .doc = "Base of the rotary positions of layers with a window, which are "
+            "then not scaled, as in Gemma 3. 0: they are as in the layers "
+            "without."},
+    {KEY(model.norm_adds_one),
+     .doc = "true: RMSNorms multiply by 1 + weight, as in Gemma; weights start "
+            "at 0."},
+    {KEY(model.output_norms),
+     .doc = "true: norms also of what attention and the feed-forward block "
+            "add to the stream, as in Gemma 2."},
+    {KEY(model.scales_embedding),
+     .doc = "true: the embedding's rows are multiplied by the square root of "
+            "hidden, as in Gemma."},
+    {KEY(model.query_pre_attn_scalar),
+     .doc = "Attention's scores are divided by the square root of this. 0: of "
+            "head_dim."},
+    {KEY(model.attention_softcap),
+     .doc = "Attention's scores x become softcap tanh(x / softcap), as in "
+            "Gemma 2. 0: they stay."},
+    {KEY(model.logit_softcap), .doc = "The same of the head's logits."},
     {KEY(model.moe.num_experts),
      .doc = "Experts of a layer, of which each token goes to some. 0: layers "
             "are dense. Above 0 only planned so far.",
@@ -110,8 +136,10 @@ const JobKey kJobKeys[] = {
      .range = {.excludes_least = true}},
     {KEY(model.rope_scaling.kind),
      .doc = "How rotary positions are stretched to long sequences. llama3, as "
-            "Llama 3.1 does it, needs the other keys of rope_scaling.",
-     .choices = "none|llama3"},
+            "Llama 3.1 does it, needs the next four keys. linear divides all "
+            "frequencies by factor. longrope, as in Phi-4-mini, needs "
+            "rope_factors and attention_factor.",
+     .choices = "none|llama3|linear|longrope"},
     {KEY(model.rope_scaling.factor),
      .doc = "By what the frequencies of long wavelengths are divided. At least "
             "1."},
@@ -124,6 +152,15 @@ const JobKey kJobKeys[] = {
     {KEY(model.rope_scaling.original_max_position_embeddings),
      .doc = "Tokens of the sequences that the model saw before.",
      .range = {0, kMaximumInt32}},
+    {KEY(model.rope_scaling.attention_factor),
+     .doc = "What longrope multiplies rotated queries and keys by."},
+    {KEY(model.rope_factors),
+     .doc = "What longrope divides the frequencies by: a number for each pair "
+            "of rotated elements of a head."},
+    {KEY(model.rotary_dim),
+     .doc = "Elements at the start of each head that are rotated, as in "
+            "Phi-4-mini. Even. 0: all of them.",
+     .range = {0, 1 << 20}},
     {KEY(model.learned_positions),
      .doc = "Rows of a learned table of positions, which is added to the "
             "embedding as in GPT-2; queries and keys are then not rotated. At "
@@ -345,7 +382,8 @@ const JobKey kJobKeys[] = {
      .range = {0, kMaximumInteger}},
     {KEY(checkpoint.at_end),
      .doc = "Whether one is written after the last step. When a run is "
-            "stopped early, one always is."},
+            "stopped early, one always is, unless its hosts share no folder "
+            "(docs/cluster.md)."},
     {KEY(checkpoint.keep), .doc = "Newest checkpoints kept.",
      .range = {1, kMaximumInt32}},
     {KEY(checkpoint.resume),
@@ -446,6 +484,19 @@ const JobKey kJobKeys[] = {
     {KEY(metrics.address),
      .doc = "IP address of that port. 0.0.0.0 lets other hosts read it, "
             "without a password."},
+
+    {KEY(network.interface),
+     .doc = "Interfaces over which the hosts of a job talk, by the beginnings "
+            "of their names, as in NCCL_SOCKET_IFNAME: ib,eth takes some, "
+            "=eth0 a whole name, ^docker all but some. Empty: the environment "
+            "variables GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, else any "
+            "(docs/cluster.md)."},
+    {KEY(network.subnet),
+     .doc = "Subnet in which their addresses lie, such as 10.0.0.0/8 or "
+            "fd00::/64. Empty: any."},
+    {KEY(network.ports),
+     .doc = "Ports, such as 20000-20100, of which agent 0's host listens at "
+            "the first free one. Empty: any free port."},
 
     {NAMED_KEY("output.directory", output_directory),
      .doc = "Run directories are made in it."},

@@ -24,13 +24,12 @@ namespace millrace {
 struct FixedChoice {};
 
 // Points into a JobSpec. An absent optional is written `auto`.
-using JobField =
-    std::variant<FixedChoice, bool*, std::string*, std::vector<std::string>*,
-                 std::map<std::string, DataSourceSpec>*,
-                 std::vector<DataSourceSpec>*, double*, int32_t*, int64_t*,
-                 uint64_t*, std::optional<int32_t>*, std::optional<int64_t>*,
-                 std::optional<double>*, LearningRateDecay*, FeedForward*,
-                 RopeScalingKind*, NormKind*>;
+using JobField = std::variant<
+    FixedChoice, bool*, std::string*, std::vector<std::string>*,
+    std::vector<double>*, std::map<std::string, DataSourceSpec>*,
+    std::vector<DataSourceSpec>*, double*, int32_t*, int64_t*, uint64_t*,
+    std::optional<int32_t>*, std::optional<int64_t>*, std::optional<double>*,
+    LearningRateDecay*, FeedForward*, RopeScalingKind*, NormKind*>;
 
 // The numbers that a key accepts.
 struct NumberRange {
@@ -45,15 +44,15 @@ struct JobKey {
   JobField (*field)(JobSpec& job);
   const char* doc;  // One sentence or two; what it is, and its unit.
   bool required = false;
-  NumberRange range = {};  // Of numbers.
+  NumberRange range = {};  // For numbers.
   // Why there is no more: "because ...", in messages about values that are too
   // large. Null where the maximum needs no reason.
   const char* maximum_reason = nullptr;
   bool is_bytes = false;  // Written as "20 MiB" or a plain count.
-  // Of text: "cpu" or "none|linear|cosine". Those of an enum are in its order.
+  // For text: "cpu" or "none|linear|cosine". Those of an enum are in its order.
   const char* choices = nullptr;
-  // Of what is computed again: sets of ops beside the choices, and a list of
-  // all but auto, one for each pipeline stage, kept as "full, none".
+  // For what is recomputed: sets of ops beside the choices, and a list of all
+  // but auto, one for each pipeline stage, kept as "full, none".
   bool by_stage = false;
   // Where the default is not a constant: "default heads".
   const char* default_note = nullptr;
@@ -70,7 +69,8 @@ bool IsChoice(const JobKey& key, absl::string_view text);
 // maximum, else empty.
 std::string TooLargeText(const JobKey& key, absl::string_view value);
 
-// What a key accepts, as messages say it: "an integer of at least 1".
+// The values that a key accepts, as messages say it: "an integer of at least
+// 1".
 std::string DescribeExpected(const JobKey& key);
 
 // The value of `key` in `job`, as YAML.

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/text/quantity.h"
@@ -69,6 +70,29 @@ struct FieldReader {
     for (const YamlTree& item : tree.children) {
       if (item.kind != YamlTree::Kind::kScalar) return false;
       value->push_back(item.scalar);
+    }
+    return true;
+  }
+  bool operator()(std::vector<double>* value) const {
+    if (IsScalar()) {  // As JobValueToYaml() writes it, "[1, 2.5]".
+      absl::string_view text = tree.scalar;
+      if (!absl::ConsumePrefix(&text, "[") ||
+          !absl::ConsumeSuffix(&text, "]")) {
+        return false;
+      }
+      YamlTree list{.kind = YamlTree::Kind::kList};
+      for (const absl::string_view item :
+           absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+        list.children.push_back(
+            {.kind = YamlTree::Kind::kScalar,
+             .scalar = std::string(absl::StripAsciiWhitespace(item))});
+      }
+      return FieldReader{key, list}(value);
+    }
+    if (tree.kind != YamlTree::Kind::kList) return false;
+    value->clear();
+    for (const YamlTree& item : tree.children) {
+      if (!FieldReader{key, item}(&value->emplace_back())) return false;
     }
     return true;
   }

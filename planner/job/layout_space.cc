@@ -103,7 +103,7 @@ PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
   return pinned;
 }
 
-// What stands in the way of the layout that comes closest.
+// The obstacle of the layout that comes closest.
 std::string NearestObstacle(const LayoutSpace& space) {
   if (const auto key = FirstPlanOnlyKey(space)) {
     return absl::StrCat(key->key, " is ", key->value,

@@ -89,7 +89,8 @@ int64_t LayersOfLastStage(const ModelSpec& model, int64_t num_stages) {
     const int64_t most = (others + num_stages - 2) / (num_stages - 1);
     const double work = std::max(static_cast<double>(most) * layer,
                                  static_cast<double>(last) * layer + head);
-    // Of equal ones the fullest: earlier stages keep more activations.
+    // Among equals the fullest last stage wins: earlier stages keep more
+    // activations.
     if (work <= best_work) {
       best_work = work;
       best = last;

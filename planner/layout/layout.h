@@ -42,7 +42,7 @@ const ScheduleDescriptor& Describe(Schedule schedule);
 const char* ScheduleName(Schedule schedule);
 Schedule ScheduleOf(absl::string_view name);  // Must be one of these.
 
-// What list scheduling goes by: what one micro-batch's passes through a stage
+// The basis of list scheduling: what one micro-batch's passes through a stage
 // cost and hold (as ChunkCosts), and how much all may hold at once. Whole
 // numbers, so that every process makes the same order of them.
 struct ListedStage {
@@ -55,7 +55,8 @@ struct ListedStage {
   friend bool operator==(const ListedStage&, const ListedStage&) = default;
 };
 
-// What copy engines do in NCCL's place (planner/program/copy_engines.h).
+// The communication of copy engines in NCCL's place
+// (planner/program/copy_engines.h).
 struct CopyEngineUse {
   bool transfers = false;  // Sends and receives of the pipeline.
   bool tensor_gathers = false;
@@ -152,10 +153,10 @@ int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
 
-// What is computed again, as jobs say it: "norm+activation", or where stages
-// differ "full, norm, none". SetRecompute() takes one of these, of which
-// selective leaves no choice (ParseRecompute); ValidateLayout() says whether
-// there are as many as stages.
+// The recompute, as jobs state it: "norm+activation", or where stages differ
+// "full, norm, none". SetRecompute() takes one of these, of which selective
+// leaves no choice (ParseRecompute); ValidateLayout() says whether there are as
+// many as stages.
 std::string RecomputeKey(const Layout& layout);
 void SetRecompute(absl::string_view key, Layout* layout);
 void SetRecompute(const StageRecomputes& stages, Layout* layout);

@@ -1,4 +1,4 @@
-// Which layouts of layout.h can be.
+// The rules for the layouts of layout.h.
 
 #include <algorithm>
 #include <string>
@@ -83,8 +83,8 @@ absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
       layout.data, " data replicas make ", cut, "; ", fix));
 }
 
-// What puts off weight gradients has stages to do so for, and adds them up
-// where they stay.
+// A schedule that defers weight gradients needs more than one stage, and must
+// add them up where they stay.
 absl::Status ValidateSchedule(const Layout& layout) {
   const bool is_listed = layout.schedule == Schedule::kListScheduled;
   if ((is_listed || layout.schedule == Schedule::kZeroBubble) &&

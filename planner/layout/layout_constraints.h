@@ -1,4 +1,4 @@
-// Which sizes and choices of a layout the job pins.
+// The sizes and choices of a layout that the job pins.
 
 #ifndef MILLRACE_PLANNER_LAYOUT_LAYOUT_CONSTRAINTS_H_
 #define MILLRACE_PLANNER_LAYOUT_LAYOUT_CONSTRAINTS_H_
@@ -13,8 +13,8 @@ namespace millrace {
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
   std::optional<int32_t> context, expert, expert_tensor, interleave;
-  std::optional<int32_t> devices;  // That the layout uses, of those there are.
-  std::string recompute = "auto";  // As CheckRecomputeKey() takes.
+  std::optional<int32_t> devices;  // Devices to use, out of all there are.
+  std::string recompute = "auto";  // Any key of CheckRecomputeKey().
   std::string schedule = "auto";   // Or a ScheduleName().
   friend bool operator==(const LayoutConstraints&,
                          const LayoutConstraints&) = default;

@@ -195,6 +195,47 @@ int64_t GroupStride(const Layout& layout, Group group) {
   return 1;
 }
 
+int64_t HostsOf(int64_t group_size, int64_t stride, int32_t ranks_per_host) {
+  const int64_t inside =
+      std::clamp<int64_t>(ranks_per_host / stride, 1, group_size);
+  return (group_size + inside - 1) / inside;
+}
+
+int64_t HostsOf(const Layout& layout, Group group, int32_t ranks_per_host) {
+  return HostsOf(GroupSize(layout, group), GroupStride(layout, group),
+                 ranks_per_host);
+}
+
+int64_t HostsOfTransfer(const Layout& layout, int32_t stage,
+                        int32_t ranks_per_host) {
+  const auto host_of = [&](int32_t data, int32_t of_stage) {
+    return ToInt(RankOf(layout, {.pipeline = of_stage, .data = data})) /
+           ranks_per_host;
+  };
+  // Pipelines are alike where hosts hold whole ones, or they hold whole hosts.
+  const int64_t pipeline_ranks = MeshOf(layout).stride(Axis::kData);
+  const bool are_alike = ranks_per_host % pipeline_ranks == 0 ||
+                         pipeline_ranks % ranks_per_host == 0;
+  for (int32_t data = 0; data < (are_alike ? 1 : layout.data); ++data) {
+    if (host_of(data, stage) != host_of(data, (stage + 1) % layout.pipeline)) {
+      return 2;
+    }
+  }
+  return 1;
+}
+
+int64_t PairsBetweenHosts(const Layout& layout, int32_t ranks_per_host) {
+  return std::min<int64_t>(MeshOf(layout).stride(Axis::kPipeline),
+                           ranks_per_host);
+}
+
+int64_t HostsOfSlowestTransfer(const Layout& layout, int32_t ranks_per_host) {
+  for (int32_t stage = 0; stage + 1 < layout.pipeline; ++stage) {
+    if (HostsOfTransfer(layout, stage, ranks_per_host) > 1) return 2;
+  }
+  return 1;
+}
+
 int32_t NumCommunicators(const Layout& layout, int32_t stage) {
   int32_t count = 0;
   bool has_world = layout.num_ranks() == 1;

@@ -125,6 +125,19 @@ int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
 // How far neighbouring members are apart in rank order, along the innermost
 // axis of the group.
 int64_t GroupStride(const Layout& layout, Group group);
+// Hosts over which ranks r, r + stride, ... are spread, `group_size` of them,
+// where each host has the next `ranks_per_host` ranks.
+int64_t HostsOf(int64_t group_size, int64_t stride, int32_t ranks_per_host);
+int64_t HostsOf(const Layout& layout, Group group, int32_t ranks_per_host);
+// 2 if the transfer between a stage and the next leaves a host, for the ranks
+// of any data index; else 1. The first stage is next to the last one, too.
+int64_t HostsOfTransfer(const Layout& layout, int32_t stage,
+                        int32_t ranks_per_host);
+// 2 if any transfer of a pipeline leaves a host, else 1.
+int64_t HostsOfSlowestTransfer(const Layout& layout, int32_t ranks_per_host);
+// Ranks of a host that send to the next stage's at once where that is on
+// another host.
+int64_t PairsBetweenHosts(const Layout& layout, int32_t ranks_per_host);
 
 // Communicators of a rank of this stage: one for each axis of collectives that
 // it shares, the world unless it is one of these, and each transfer lane's.

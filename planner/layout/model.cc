@@ -61,18 +61,64 @@ absl::Status ValidateExperts(const ModelSpec& model) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateRopeScaling(const RopeScaling& scaling) {
-  if (scaling == RopeScaling{}) return absl::OkStatus();
-  if (scaling.kind == RopeScalingKind::kNone) {
+// The keys of rope_scaling that a kind does not have.
+absl::Status RequireOwnScaling(const ModelSpec& model) {
+  const RopeScaling& scaling = model.rope_scaling;
+  const RopeScalingKind kind = scaling.kind;
+  const bool is_llama3 = kind == RopeScalingKind::kLlama3;
+  const struct {
+    const char* field;
+    bool is_set, is_own;
+  } keys[] = {
+      {"rope_scaling.factor", scaling.factor != 0,
+       is_llama3 || kind == RopeScalingKind::kLinear},
+      {"rope_scaling.low_freq_factor", scaling.low_freq_factor != 0, is_llama3},
+      {"rope_scaling.high_freq_factor", scaling.high_freq_factor != 0,
+       is_llama3},
+      {"rope_scaling.original_max_position_embeddings",
+       scaling.original_max_position_embeddings != 0, is_llama3},
+      {"rope_scaling.attention_factor", scaling.attention_factor != 0,
+       kind == RopeScalingKind::kLongrope},
+      {"rope_factors", !model.rope_factors.empty(),
+       kind == RopeScalingKind::kLongrope}};
+  for (const auto& [field, is_set, is_own] : keys) {
+    if (!is_set || is_own) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.", field, " is given, but model.rope_scaling.kind is ",
+        RopeScalingName(kind), ", which has none; leave out one"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLongrope(const ModelSpec& model) {
+  const auto num_pairs = static_cast<size_t>(
+      (model.rotary_dim > 0 ? model.rotary_dim : model.head_dim) / 2);
+  if (model.rope_factors.size() != num_pairs) {
     return absl::InvalidArgumentError(
-        "model.rope_scaling.kind is none, but others of model.rope_scaling are "
-        "given; make it llama3, or leave out model.rope_scaling");
+        absl::StrCat("model.rope_factors has ", model.rope_factors.size(),
+                     " numbers; longrope needs ", num_pairs,
+                     ", one for each pair of rotated elements of a head"));
+  }
+  for (const double factor : model.rope_factors) {
+    RETURN_IF_ERROR(RequirePositive("rope_factors", factor));
+  }
+  return RequirePositive("rope_scaling.attention_factor",
+                         model.rope_scaling.attention_factor);
+}
+
+absl::Status ValidateRopeScaling(const ModelSpec& model) {
+  const RopeScaling& scaling = model.rope_scaling;
+  RETURN_IF_ERROR(RequireOwnScaling(model));
+  if (scaling.kind == RopeScalingKind::kNone) return absl::OkStatus();
+  if (scaling.kind == RopeScalingKind::kLongrope) {
+    return ValidateLongrope(model);
   }
   if (scaling.factor < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.rope_scaling.factor is ", scaling.factor,
                      "; it must be at least 1"));
   }
+  if (scaling.kind == RopeScalingKind::kLinear) return absl::OkStatus();
   RETURN_IF_ERROR(
       RequirePositive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
@@ -86,12 +132,74 @@ absl::Status ValidateRopeScaling(const RopeScaling& scaling) {
       static_cast<double>(scaling.original_max_position_embeddings));
 }
 
+absl::Status RequireNotNegative(absl::string_view field, double value) {
+  if (value >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.", field, " is ", value, "; it must be above zero, or 0"));
+}
+
+// Layers without the window beside layers with it.
+absl::Status ValidateGlobalLayers(const ModelSpec& model) {
+  const int64_t period = model.global_layer_period;
+  if (period == 0) {
+    if (model.sliding_rope_theta == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.sliding_rope_theta is ", model.sliding_rope_theta,
+        ", but model.global_layer_period is 0; all layers are then alike, so "
+        "give their base as model.rope_theta"));
+  }
+  if (period < 2 || model.sliding_window == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.global_layer_period is ", period, ", and model.sliding_window ",
+        model.sliding_window,
+        "; it must be at least 2, with a window that the other layers have, "
+        "or 0 where all layers are alike"));
+  }
+  if (model.moe.num_experts > 0) {
+    return absl::InvalidArgumentError(
+        "model.global_layer_period is given, and so is model.moe; layers with "
+        "experts are planned alike, so leave out one");
+  }
+  return absl::OkStatus();
+}
+
 // Options of plain attention that latent attention has no place for.
 absl::Status ValidateAttentionOptions(const ModelSpec& model) {
-  if (model.sliding_window < 0) {
+  const struct {
+    const char* field;
+    double value;
+  } numbers[] = {
+      {"sliding_window", static_cast<double>(model.sliding_window)},
+      {"global_layer_period", static_cast<double>(model.global_layer_period)},
+      {"sliding_rope_theta", model.sliding_rope_theta},
+      {"rotary_dim", static_cast<double>(model.rotary_dim)},
+      {"query_pre_attn_scalar", model.query_pre_attn_scalar},
+      {"attention_softcap", model.attention_softcap},
+      {"logit_softcap", model.logit_softcap},
+  };
+  for (const auto& [field, value] : numbers) {
+    RETURN_IF_ERROR(RequireNotNegative(field, value));
+  }
+  RETURN_IF_ERROR(ValidateGlobalLayers(model));
+  if (model.rotary_dim > model.head_dim || model.rotary_dim % 2 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model.sliding_window is ", model.sliding_window,
-                     "; it must be above zero, or 0 for no window"));
+        absl::StrCat("model.rotary_dim is ", model.rotary_dim,
+                     "; it must be even and at most model.head_dim, which is ",
+                     model.head_dim, ", or 0 where whole heads are rotated"));
+  }
+  // Where only a part of a head is rotated, the rest has no factor.
+  if (model.rotary_dim > 0 &&
+      (model.qk_norm || model.query_pre_attn_scalar > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.rotary_dim is given, and so is model.",
+        model.qk_norm ? "qk_norm" : "query_pre_attn_scalar",
+        "; workers do both only where whole heads are rotated, so leave out "
+        "one"));
+  }
+  if (model.norm_adds_one && model.norm != NormKind::kRms) {
+    return absl::InvalidArgumentError(
+        "model.norm_adds_one is true, but model.norm is layer; LayerNorm "
+        "multiplies by its weight");
   }
   if (model.mla.kv_rank == 0) return absl::OkStatus();
   const struct {
@@ -104,6 +212,9 @@ absl::Status ValidateAttentionOptions(const ModelSpec& model) {
       {"qk_norm", model.qk_norm},
       {"sliding_window", model.sliding_window != 0},
       {"rope_scaling", model.rope_scaling != RopeScaling{}},
+      {"rotary_dim", model.rotary_dim != 0},
+      {"query_pre_attn_scalar", model.query_pre_attn_scalar != 0},
+      {"attention_softcap", model.attention_softcap != 0},
   };
   for (const auto& [field, is_set] : options) {
     if (!is_set) continue;
@@ -129,7 +240,10 @@ absl::Status ValidatePositions(const ModelSpec& model) {
     const char* field;
     bool is_set;
   } options[] = {{"qk_norm", model.qk_norm},
-                 {"rope_scaling", model.rope_scaling != RopeScaling{}}};
+                 {"rope_scaling", model.rope_scaling != RopeScaling{}},
+                 {"rotary_dim", model.rotary_dim != 0},
+                 {"sliding_rope_theta", model.sliding_rope_theta != 0},
+                 {"query_pre_attn_scalar", model.query_pre_attn_scalar != 0}};
   for (const auto& [field, is_set] : options) {
     if (!is_set) continue;
     return absl::InvalidArgumentError(
@@ -257,6 +371,10 @@ const char* FeedForwardName(FeedForward kind) {
       return "gelu";
     case FeedForward::kSquaredRelu:
       return "relu2";
+    case FeedForward::kGeglu:
+      return "geglu";
+    case FeedForward::kGeluErf:
+      return "gelu_erf";
   }
   CHECK(false) << "unknown feed-forward " << static_cast<int>(kind);
   return "";
@@ -279,6 +397,10 @@ const char* RopeScalingName(RopeScalingKind kind) {
       return "none";
     case RopeScalingKind::kLlama3:
       return "llama3";
+    case RopeScalingKind::kLinear:
+      return "linear";
+    case RopeScalingKind::kLongrope:
+      return "longrope";
   }
   CHECK(false) << "unknown rope scaling " << static_cast<int>(kind);
   return "";
@@ -310,7 +432,7 @@ absl::Status ValidateModel(const ModelSpec& model) {
   RETURN_IF_ERROR(model.mla == LatentAttention{}
                       ? ValidatePlainAttention(model)
                       : ValidateLatentAttention(model));
-  RETURN_IF_ERROR(ValidateRopeScaling(model.rope_scaling));
+  RETURN_IF_ERROR(ValidateRopeScaling(model));
   RETURN_IF_ERROR(ValidatePositions(model));
   RETURN_IF_ERROR(ValidateAttentionOptions(model));
   RETURN_IF_ERROR(ValidateExperts(model));
@@ -321,7 +443,7 @@ ParameterCounts CountParameters(const ModelSpec& model) {
   const int64_t h = model.hidden;
   const MixtureOfExperts& moe = model.moe;
   const int64_t attention =
-      AttentionParameters(model) + 2 * model.norm_width();        // Both norms.
+      AttentionParameters(model) + model.num_layer_norms() * model.norm_width();
   const int64_t projections = model.num_inner_projections() + 1;  // And down.
   const int64_t expert = projections * moe.expert_hidden * h;
   const int64_t shared = moe.num_experts * h + moe.num_shared_experts * expert;
@@ -367,7 +489,11 @@ TokenFlops CountTokenFlops(const ModelSpec& model) {
       6.0 * static_cast<double>(model.num_layers) *
       static_cast<double>(model.query_width() + model.attended_width()) *
       static_cast<double>(model.sequence_length);
-  flops.attention_causal = flops.attention_full / 2 * model.window_share();
+  const double global_share = static_cast<double>(model.num_global_layers()) /
+                              static_cast<double>(model.num_layers);
+  flops.attention_causal =
+      flops.attention_full / 2 *
+      (global_share + (1 - global_share) * model.window_share());
   return flops;
 }
 

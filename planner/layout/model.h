@@ -5,15 +5,24 @@
 #define MILLRACE_PLANNER_LAYOUT_MODEL_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 
 namespace millrace {
 
-// What the feed-forward block computes between its projections. kSwiglu has two
-// inner projections, gate and up, the others one.
-enum class FeedForward : uint8_t { kSwiglu, kGelu, kSquaredRelu };
-const char* FeedForwardName(FeedForward kind);  // "swiglu", "gelu", "relu2".
+// What the feed-forward block computes between its projections. kSwiglu and
+// kGeglu have two inner projections, gate and up, the others one. kGelu and
+// kGeglu have GELU in its tanh form, kGeluErf has the exact one.
+enum class FeedForward : uint8_t {
+  kSwiglu,
+  kGelu,
+  kSquaredRelu,
+  kGeglu,
+  kGeluErf
+};
+// "swiglu", "gelu", "relu2", "geglu", "gelu_erf".
+const char* FeedForwardName(FeedForward kind);
 
 // The norm in front of each block and of the head. kRms has a weight, kLayer a
 // weight and a bias.
@@ -51,17 +60,23 @@ struct LatentAttention {
 // model saw first. kLlama3 (Llama 3.1, 2024) scales each frequency by its
 // wavelength in tokens: one shorter than original / high_freq_factor is kept,
 // one longer than original / low_freq_factor is divided by `factor`, and
-// between the two they are blended linearly in original / wavelength.
-enum class RopeScalingKind : uint8_t { kNone, kLlama3 };
-const char* RopeScalingName(RopeScalingKind kind);  // "none", "llama3".
+// between the two they are blended linearly in original / wavelength. kLinear
+// divides all frequencies by `factor`. kLongrope (LongRoPE, 2024) divides each
+// by a factor of its own, ModelSpec::rope_factors, and multiplies what is
+// rotated by attention_factor.
+enum class RopeScalingKind : uint8_t { kNone, kLlama3, kLinear, kLongrope };
+// "none", "llama3", "linear", "longrope".
+const char* RopeScalingName(RopeScalingKind kind);
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  // The rest is zero without scaling, and above zero with it.
-  double factor = 0;  // At least one.
-  double low_freq_factor = 0;
+  // The rest is zero where the kind does not name it, and above zero where it
+  // does.
+  double factor = 0;            // kLlama3 and kLinear. At least one.
+  double low_freq_factor = 0;   // kLlama3, as are the next two.
   double high_freq_factor = 0;  // Above low_freq_factor.
   int64_t original_max_position_embeddings = 0;
+  double attention_factor = 0;  // kLongrope.
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 
@@ -89,7 +104,7 @@ struct ModelSpec {
   int64_t learned_positions = 0;
   NormKind norm = NormKind::kRms;
   double norm_epsilon = 1e-5;
-  double init_std = 0.02;  // Of embedding, head and every linear weight.
+  double init_std = 0.02;  // For embedding, head and every linear weight.
   FeedForward feed_forward = FeedForward::kSwiglu;
   MixtureOfExperts moe;
   LatentAttention mla;
@@ -103,6 +118,27 @@ struct ModelSpec {
   bool qk_norm = false;
   // Tokens that a token attends to, itself the last of them; 0: all before it.
   int64_t sliding_window = 0;
+  // Every so many-th layer attends to all tokens before it, without the window.
+  // 0: none does.
+  int64_t global_layer_period = 0;
+  // The rotary base of layers with the window, which are then not scaled; 0:
+  // rope_theta and the scaling of the other layers.
+  double sliding_rope_theta = 0;
+  // Elements at the start of each head that are rotated; 0: all of them.
+  int64_t rotary_dim = 0;
+  // kLongrope: what divides the frequency of each pair of rotated elements.
+  std::vector<double> rope_factors;
+  // RMSNorms multiply by 1 + weight instead of the weight.
+  bool norm_adds_one = false;
+  // Norms also of both blocks' outputs, before they are added to the stream.
+  bool output_norms = false;
+  // The embedding's rows are multiplied by sqrt(hidden).
+  bool scales_embedding = false;
+  // Scores are divided by the square root of this; 0: of head_dim.
+  double query_pre_attn_scalar = 0;
+  // Scores x, and logits x, become cap tanh(x / cap); 0: they stay.
+  double attention_softcap = 0;
+  double logit_softcap = 0;
 
   // The name of the head's weight among the parameters.
   const char* head_name() const {
@@ -114,8 +150,12 @@ struct ModelSpec {
            mla.kv_rank == 0 && !ties_embedding && !qkv_bias && !linear_bias &&
            !qk_norm && sliding_window == 0 && learned_positions == 0 &&
            norm == NormKind::kRms &&
-           rope_scaling.kind == RopeScalingKind::kNone;
+           rope_scaling.kind == RopeScalingKind::kNone && rotary_dim == 0 &&
+           !norm_adds_one && !output_norms && !scales_embedding &&
+           query_pre_attn_scalar == 0 && attention_softcap == 0 &&
+           logit_softcap == 0;
   }
+  bool has_rotary_positions() const { return learned_positions == 0; }
 
   int64_t query_width() const { return num_heads * head_dim; }
   int64_t kv_width() const { return num_kv_heads * head_dim; }
@@ -130,16 +170,29 @@ struct ModelSpec {
     return moe.num_experts > 0 ? moe.num_dense_layers : num_layers;
   }
   int64_t num_expert_layers() const { return num_layers - num_dense_layers(); }
+  // Whether a layer attends to all before it although others have a window.
+  bool is_global_layer(int64_t layer) const {
+    return global_layer_period > 0 && (layer + 1) % global_layer_period == 0;
+  }
+  // Of the dense layers.
+  int64_t num_global_layers() const {
+    return global_layer_period > 0 ? num_layers / global_layer_period : 0;
+  }
   double window_share() const {
     return WindowShare(sliding_window, sequence_length);
   }
+  // Norms of a layer's stream and of its blocks' outputs.
+  int64_t num_layer_norms() const { return output_norms ? 4 : 2; }
   // Elements of one norm of the stream.
   int64_t norm_width() const {
     return norm == NormKind::kLayer ? 2 * hidden : hidden;
   }
   // Projections from hidden to the inner width of a feed-forward block.
   int64_t num_inner_projections() const {
-    return feed_forward == FeedForward::kSwiglu ? 2 : 1;
+    return feed_forward == FeedForward::kSwiglu ||
+                   feed_forward == FeedForward::kGeglu
+               ? 2
+               : 1;
   }
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
@@ -149,11 +202,11 @@ struct ParameterCounts {
   int64_t embedding;                // With learned positions.
   int64_t per_layer;                // Dense; 0 if there is none.
   int64_t per_expert_layer;         // 0 if there is none.
-  int64_t active_per_expert_layer;  // Of these what one token meets.
+  int64_t active_per_expert_layer;  // The part of these that one token meets.
   int64_t final_norm;
   int64_t head;  // 0 where the embedding serves as head.
   int64_t total;
-  int64_t active;  // Of these what one token meets.
+  int64_t active;  // The part of these that one token meets.
 };
 
 // Floating-point operations of one training token, forward and backward
@@ -161,7 +214,7 @@ struct ParameterCounts {
 struct TokenFlops {
   double linear;          // 6 x active parameters but the input embedding.
   double attention_full;  // 6 x layers x (query + value width) x sequence.
-  // What a causal kernel must do: half of that, and less with a window.
+  // The work of a causal kernel: half of that, and less with a window.
   double attention_causal;
 };
 

@@ -38,7 +38,8 @@ struct NumericFormat {
   // The element type of a Program's tensors. Absent: no Program has such
   // tensors yet.
   std::optional<DType> storage;
-  FormatId accumulate;  // What products of such numbers add up in.
+  // The format in which products of such numbers are summed.
+  FormatId accumulate;
   ScaleBlock scale = {};
 
   // Bytes of one element with its part of a scale.
@@ -56,14 +57,14 @@ enum class Precision : uint8_t { kFloat32, kBfloat16 };
 // copies of them in 8 or 4 bits with scales. The second half of the name.
 enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
 
-// Which role has which format.
+// The number format of each role.
 struct PrecisionRecipe {
   const char* name;  // The value of training.precision: "fp8".
   Precision precision;
   GemmFormat gemm_format;
   FormatId activation;  // Activations and their gradients, sent ones as well.
   FormatId weight;      // The weights that kernels read. Norms' are fp32.
-  FormatId product;     // What matrix products read.
+  FormatId product;     // The format that matrix products read.
   // Moments and the weights that the optimizer updates.
   FormatId state = FormatId::kFloat32;
   FormatId weight_gradient = FormatId::kFloat32;

@@ -29,8 +29,8 @@ std::vector<absl::string_view> StagesOf(absl::string_view key) {
   return stages;
 }
 
-// What selective leaves of a ladder; what costs least of one without anything
-// between its ends.
+// The sets of a ladder that "selective" allows: all between its ends. A ladder
+// with nothing between its ends gives the cheapest set.
 std::vector<Recompute> SelectiveSets(std::span<const Recompute> ladder) {
   std::vector<Recompute> sets;
   for (const Recompute set : ladder) {
@@ -137,7 +137,8 @@ std::vector<Recompute> RecomputeLadder(
   std::vector<Recompute> ladder = {Recompute::kNone};
   Recompute all = Recompute::kNone;
   for (size_t i = 0; i < order.size(); ++i) {
-    // What fits with a little more need not take all of a large op.
+    // A layout that is short of only a little memory need not recompute a whole
+    // large op.
     constexpr double kLarge = 2;
     const RecomputeCandidate* smaller = nullptr;
     for (size_t later = i + 1; later < order.size(); ++later) {

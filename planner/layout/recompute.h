@@ -17,27 +17,28 @@
 
 namespace millrace {
 
-// A set of ops, whose outputs are dropped after the forward pass and made anew
-// before the layer's gradients need them, from what is kept or made anew too: a
-// layer's input always is kept. Bits, so that more of the same is a greater
-// number.
+// A set of ops whose outputs are dropped after the forward pass. They are
+// recomputed before the layer's gradients need them, from outputs that were
+// kept or recomputed before. A layer's input is always kept. The values are
+// bits, so a superset is a greater number.
 enum class Recompute : uint8_t {
   kNone = 0,
   kNorm = 1,        // Both norms.
-  kActivation = 2,  // Of the feed-forward block, or of experts.
+  kActivation = 2,  // The feed-forward block's, or experts'.
   kQkv = 4,         // The product, and the rotation; latent attention's
                     // products from its latent vectors.
   kGateUp = 8,      // The feed-forward block's first products, or experts'.
-  // The product after attention and its sum over tensor ranks: what the second
-  // norm adds to the stream. That norm makes the stream anew, so needs kNorm.
+  // The product after attention and its sum over tensor ranks, which the second
+  // norm adds to the stream. The norm then recomputes the stream, so kOutput
+  // needs kNorm.
   kOutput = 16,
   kAttention = 32,  // Its output and the statistics of its scores.
   kDispatch = 64,   // To experts: from the router to their inputs.
   kFull = 127,      // Everything between the inputs of layers.
   // No GEMM, no attention, no communication: two or three bytes moved for one
-  // saved. What is taken where nothing has a price.
+  // saved. It is the choice where nothing has a price.
   kCheap = kNorm | kActivation,
-  // What Implementation::selective says: of frameworks' runs alone.
+  // The set of Implementation::selective. Only runs of frameworks have it.
   kPolicy = 128,
 };
 inline constexpr int kNumRecomputes = 129;  // Values, of which kPolicy is last.
@@ -58,40 +59,41 @@ inline constexpr Recompute kRecomputeOps[] = {
     Recompute::kGateUp,  Recompute::kOutput,     Recompute::kAttention,
     Recompute::kDispatch};
 
-// "none", "norm+activation", "full"; "selective" of kPolicy.
+// "none", "norm+activation", "full"; "selective" for kPolicy.
 std::string RecomputeName(Recompute recompute);
 // "norm, activation, ...": the ops.
 std::string RecomputeOpNames();
-// Of these names but kPolicy's, for which it takes kCheap, as "selective" meant
-// before sets had names; ops in any order. InvalidArgument naming the known ops
-// for other words, and for output without norm.
+// Parses a RecomputeName(); the ops may be in any order. "selective" gives
+// kCheap, not kPolicy. Returns InvalidArgument naming the known ops for other
+// words, and for output without norm.
 absl::StatusOr<Recompute> ParseRecompute(absl::string_view name);
 
-// What one op of a set saves and takes, of one layer and micro-batch.
+// The savings and costs of one op of a set, for one layer and micro-batch.
 struct RecomputeCandidate {
   Recompute op;
   double bytes = 0;    // No longer kept between the passes.
-  double seconds = 0;  // Of computing it again.
+  double seconds = 0;  // Time of recomputing it.
 };
-// Of all ops, by what a set leaves: `with(set)` has the bytes that are kept and
-// the seconds that computing again takes.
+// Returns the candidates of all ops. `with(set)` gives the bytes that are still
+// kept with that set and the seconds that recomputing it takes.
 std::vector<RecomputeCandidate> RecomputeCandidates(
     const std::function<RecomputeCandidate(Recompute set)>& with);
-// By bytes saved a second, most first; output after norm.
+// Sorts by bytes saved a second, the most first; output comes after norm.
 std::vector<RecomputeCandidate> BestFirst(
     std::span<const RecomputeCandidate> candidates);
-// The sets worth having, each of which saves and takes more than the one
-// before: none, then the ops BestFirst() one after the other, then full. Where
-// the next op is large, one that comes later and takes half as much at most
-// stands in for it first. Ops that save nothing are left out.
+// The sets worth having; each saves and takes more than the one before. The
+// first is none, then ops are added one by one as BestFirst() orders them, and
+// the last is full. Before a large op is added, a later op that saves and takes
+// half as much at most stands in for it. Ops that save nothing are left out.
 std::vector<Recompute> RecomputeLadder(
     std::span<const RecomputeCandidate> candidates);
 
 // Where nothing has a price: none, cheap, full.
 std::vector<Recompute> UnpricedRecomputes();
 
-// What stages compute again: all of them `recompute`, or each what the list
-// says and `recompute` all of it.
+// The ops that stages recompute. With an empty `by_stage` all stages recompute
+// `recompute`. Otherwise each stage has its own entry there, and `recompute` is
+// the union of the entries.
 struct StageRecomputes {
   Recompute recompute = Recompute::kNone;
   std::vector<Recompute> by_stage;
@@ -99,19 +101,19 @@ struct StageRecomputes {
                          const StageRecomputes&) = default;
 };
 
-// What a job's `layout.recompute` leaves of a ladder, the least first: of auto
-// all of it, of selective all but none and full, of a set that set alone; of a
-// list of these, one for each stage, one for each set that selective leaves,
-// the same for all stages that say so. The job's key must be one that
-// CheckRecomputeKey() accepts.
+// The choices that a job's `layout.recompute` leaves of a ladder, the least
+// first. "auto" leaves all of it. "selective" leaves all but none and full. A
+// set leaves that set alone. A list of these, one for each stage, leaves one
+// choice for each set that "selective" leaves, the same set for all stages that
+// say so. The job's key must be one that CheckRecomputeKey() accepts.
 std::vector<StageRecomputes> AllowedRecomputes(
     absl::string_view key, std::span<const Recompute> ladder);
 
-// Whether the key leaves it open what each stage computes again.
+// Whether the key leaves open what each stage recomputes.
 bool LeavesStagesOpen(absl::string_view key);
 
-// InvalidArgument with the reason: "auto", "selective", or a name of
-// ParseRecompute(); or of these but auto a list separated by commas.
+// Accepts "auto", "selective", a name of ParseRecompute(), or a list of the
+// last two separated by commas. InvalidArgument with the reason otherwise.
 absl::Status CheckRecomputeKey(absl::string_view key);
 
 }  // namespace millrace

@@ -265,12 +265,15 @@ class Learning {
   void EnsureCurve(const OpShape& shape, const CostModel& cost,
                    const ShapeErrors& errors) {
     const size_t at = IsCommunication(shape) ? 1 : 0;  // Index of the bytes.
-    if (NumFigures(shape) != at + 1) return;
+    const auto has_sizes_only = [&](const OpShape& row) {
+      return at == 1 ? IsCommunication(row) : NumFigures(row) == 1;
+    };
+    if (!has_sizes_only(shape)) return;
     std::set<int64_t> sizes;
     if (at == 0) sizes = {64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB};
     bool has_curve = false;
     VisitRows(profile(), [&](const OpShape& row, double&) {
-      if (NumFigures(row) != at + 1) return;
+      if (!has_sizes_only(row)) return;
       has_curve = has_curve || KindText(row) == KindText(shape);
       if (at == 1) sizes.insert(row.figures[at]);
     });

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <span>
 #include <tuple>
@@ -102,6 +103,9 @@ std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
 // Collects every distinct instruction of all layouts by its table.
 class Collector {
  public:
+  explicit Collector(int32_t ranks_per_host)
+      : ranks_per_host_(ranks_per_host) {}
+
   void Add(const Layout& layout, const GraphOp& op) {
     const OpWork work = WorkOf(layout, op.kind, op.attributes);
     if (Describe(op.kind).profile == ProfileTable::kCommunication) {
@@ -149,32 +153,72 @@ class Collector {
   }
 
  private:
-  // By kind and group size.
-  using Sizes = std::map<std::pair<OpKind, int32_t>, std::set<int64_t>>;
+  struct GroupKey {
+    OpKind kind;
+    int32_t group_size;
+    int64_t hosts = 1;
+    int64_t pairs = 1;
+    auto operator<=>(const GroupKey&) const = default;
+  };
+  struct Sizes {
+    int32_t stride = 1;  // The smallest with which a group is on the hosts.
+    std::set<int64_t> bytes;
+  };
+  using SizesByGroup = std::map<GroupKey, Sizes>;
 
   void AddCommunication(const Layout& layout, const GraphOp& op,
                         int64_t bytes) {
-    std::pair<OpKind, int32_t> key = {OpKind::kSend, 2};
-    if (!IsTransfer(op.kind)) {
-      key = {op.kind,
-             GroupSize(layout,
-                       std::get<CollectiveAttributes>(op.attributes).group)};
+    if (IsTransfer(op.kind)) {
+      // A pipeline may have transfers within hosts and between them.
+      for (int32_t stage = 0; stage + 1 < layout.pipeline; ++stage) {
+        const int64_t hosts = HostsOfTransfer(layout, stage, ranks_per_host_);
+        // GPUs can measure numbers that divide a host's.
+        const int64_t pairs =
+            hosts > 1 ? std::gcd(PairsBetweenHosts(layout, ranks_per_host_),
+                                 int64_t{ranks_per_host_})
+                      : 1;
+        AddGroup(layout, op, {OpKind::kSend, 2, hosts, pairs}, pairs, bytes);
+      }
+      return;
     }
-    communication_[key].insert(bytes);
+    const Group group = std::get<CollectiveAttributes>(op.attributes).group;
+    AddGroup(layout, op,
+             {op.kind, GroupSize(layout, group),
+              HostsOf(layout, group, ranks_per_host_)},
+             GroupStride(layout, group), bytes);
+  }
+
+  // `stride` is that of a group on several hosts.
+  void AddGroup(const Layout& layout, const GraphOp& op, const GroupKey& key,
+                int64_t stride, int64_t bytes) {
+    const auto insert = [&](SizesByGroup& into) {
+      const auto [sizes, is_new] = into.try_emplace(key);
+      if (key.hosts > 1) {
+        sizes->second.stride = static_cast<int32_t>(
+            is_new ? stride : std::min<int64_t>(sizes->second.stride, stride));
+      }
+      sizes->second.bytes.insert(bytes);
+    };
+    insert(communication_);
     Layout by_copy_engines = layout;
     by_copy_engines.copy_engines = CopyEngineUseOf(layout);
-    if (CopyEnginesCarry(by_copy_engines, op.kind, op.attributes)) {
-      copies_[key].insert(bytes);
+    if (key.hosts == 1 &&
+        CopyEnginesCarry(by_copy_engines, op.kind, op.attributes)) {
+      insert(copies_);
     }
   }
 
-  static void AddCommunication(const Sizes& sizes_by_kind, size_t count,
-                               bool by_copy_engines, ProfileRequest* request) {
-    for (const auto& [key, sizes] : sizes_by_kind) {
-      const std::vector<int64_t> sorted(sizes.begin(), sizes.end());
+  void AddCommunication(const SizesByGroup& sizes_by_group, size_t count,
+                        bool by_copy_engines, ProfileRequest* request) const {
+    for (const auto& [key, sizes] : sizes_by_group) {
+      const std::vector<int64_t> sorted(sizes.bytes.begin(), sizes.bytes.end());
+      const int32_t from_host_of =
+          key.kind == OpKind::kSend && key.hosts > 1 ? ranks_per_host_ : 0;
       for (const int64_t bytes : SpreadEvenly(sorted, count)) {
-        request->communication.push_back({.kind = key.first,
-                                          .group_size = key.second,
+        request->communication.push_back({.kind = key.kind,
+                                          .group_size = key.group_size,
+                                          .stride = sizes.stride,
+                                          .from_host_of = from_host_of,
                                           .bytes = bytes,
                                           .by_copy_engines = by_copy_engines});
       }
@@ -203,8 +247,9 @@ class Collector {
 
   std::map<std::tuple<OpKind, double, std::string>, ProfileOp> arithmetic_;
   std::map<OpKind, std::map<int64_t, ProfileOp>> bandwidth_;
-  Sizes communication_;
-  Sizes copies_;
+  int32_t ranks_per_host_;
+  SizesByGroup communication_;
+  SizesByGroup copies_;
 };
 
 void CollectLayout(const ModelSpec& model, const Layout& layout,
@@ -225,9 +270,54 @@ void CollectLayout(const ModelSpec& model, const Layout& layout,
 
 }  // namespace
 
+std::vector<Rank> MembersOf(const ProfileCommunication& what, Rank rank,
+                            int32_t num_ranks) {
+  const int32_t block = what.group_size * what.stride;
+  const int32_t hosts_apart = 2 * what.from_host_of;
+  const int32_t period = std::max(block, hosts_apart);
+  // Where the block begins in its period.
+  const int32_t begin = hosts_apart > 0 ? what.from_host_of - what.stride : 0;
+  const int32_t in_block = ToInt(rank) % period - begin;
+  const int32_t first = ToInt(rank) - in_block + in_block % what.stride;
+  const int32_t last = first + (what.group_size - 1) * what.stride;
+  if (in_block < 0 || in_block >= block || last >= num_ranks) return {};
+  std::vector<Rank> members;
+  for (int32_t member = first; member <= last; member += what.stride) {
+    members.push_back(Rank{member});
+  }
+  return members;
+}
+
+int32_t NumBusyRanks(const ProfileCommunication& what, int32_t num_ranks) {
+  int32_t num_busy = 0;
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    if (!MembersOf(what, Rank{rank}, num_ranks).empty()) ++num_busy;
+  }
+  return num_busy;
+}
+
+absl::Status CheckGroups(const ProfileCommunication& what, int32_t num_ranks) {
+  const int32_t block = what.group_size * what.stride;
+  const bool fits =
+      what.kind == OpKind::kSend
+          ? what.group_size == 2 &&
+                (what.from_host_of == 0 || what.stride <= what.from_host_of) &&
+                NumBusyRanks(what, num_ranks) > 0
+          : what.from_host_of == 0 && num_ranks % block == 0;
+  if (what.group_size >= 2 && what.stride >= 1 && fits) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "groups of ", what.group_size,
+      what.stride == 1 ? "" : absl::StrCat(" with stride ", what.stride),
+      " among ", num_ranks,
+      " ranks: the size must be above one, and it times the stride divide "
+      "them"));
+}
+
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
-    const ProfileBudget& budget) {
+    int32_t ranks_per_host, const ProfileBudget& budget) {
   const LayoutSpace space{
       .model = model,
       .global_batch = training.global_batch,
@@ -237,7 +327,7 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
       .objective = training.minimizes()};
   const std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
-  Collector collector;
+  Collector collector(ranks_per_host);
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);
     if (layout.zero != 1) continue;
@@ -281,15 +371,24 @@ void RecordOpTime(const ProfileOp& op, double seconds,
   // Only the bytes of kCrossEntropyLoss depend on more of the layout than its
   // precision and the attributes. They differ by a few percent of a small op.
   const Layout layout{.precision = profile->precision};
-  AddRow(ShapeOf(layout, op.kind, op.attributes), seconds, profile);
+  AddRow(ShapeOf(layout, op.kind, op.attributes, profile->ranks_per_host),
+         seconds, profile);
 }
 
 void RecordCommunicationTime(const ProfileCommunication& communication,
                              double seconds, HardwareProfile* profile) {
-  const CommunicationTime time = {.kind = communication.kind,
-                                  .group_size = communication.group_size,
-                                  .bytes = communication.bytes,
-                                  .seconds = seconds};
+  const int64_t hosts =
+      communication.from_host_of > 0
+          ? 2
+          : HostsOf(communication.group_size, communication.stride,
+                    profile->ranks_per_host);
+  const CommunicationTime time = {
+      .kind = communication.kind,
+      .group_size = communication.group_size,
+      .hosts = hosts,
+      .pairs = communication.from_host_of > 0 ? communication.stride : 1,
+      .bytes = communication.bytes,
+      .seconds = seconds};
   if (communication.by_copy_engines) {
     profile->copy_engines.push_back({time});
   } else {

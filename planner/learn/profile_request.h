@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/ids.h"
 #include "planner/job/job.h"
 #include "planner/learn/step_mix.h"
 #include "planner/profile/profile.h"
@@ -16,15 +18,27 @@
 
 namespace millrace {
 
-// One collective or transfer to time on all ranks at once. Ranks form num_ranks
-// / group_size groups of neighbours in rank order. kSend stands for a send and
-// its receive between ranks 2i and 2i + 1.
+// One collective or transfer to time on all ranks at once. Blocks of group_size
+// * stride ranks hold `stride` groups whose members are `stride` apart. kSend
+// stands for a send and its receive between the two ranks of a group.
 struct ProfileCommunication {
   OpKind kind;
-  int32_t group_size;  // Divides the number of ranks.
-  int64_t bytes;       // Bytes of the full tensor.
+  // group_size * stride divides the number of ranks. Transfers may leave ranks
+  // that only wait.
+  int32_t group_size;
+  int32_t stride = 1;
+  // Above zero: transfers between hosts of so many ranks. `stride` ranks at the
+  // end of every other host send to as many at the begin of the next.
+  int32_t from_host_of = 0;
+  int64_t bytes;  // Bytes of the full tensor.
   bool by_copy_engines = false;
 };
+// The members of the group of `rank`; empty if it only waits.
+std::vector<Rank> MembersOf(const ProfileCommunication& what, Rank rank,
+                            int32_t num_ranks);
+int32_t NumBusyRanks(const ProfileCommunication& what, int32_t num_ranks);
+// InvalidArgument if there are no such groups among so many ranks.
+absl::Status CheckGroups(const ProfileCommunication& what, int32_t num_ranks);
 
 struct ProfileRequest {
   std::vector<ProfileOp> ops;
@@ -57,12 +71,13 @@ inline constexpr ProfileBudget kGpuProfileBudget = {.flops = 2e15,
                                                     .copy_engines = true};
 
 // Collects the distinct instructions of every layout that the model and batch
-// allow on `num_ranks` devices. It ignores the job's pinned layout, so that one
-// profile serves all layouts. Deterministic. Returns InvalidArgument if there
-// is no layout.
+// allow on `num_ranks` devices, of which `ranks_per_host` neighbours share a
+// host. Groups on one host are measured among neighbours, groups on several as
+// they lie. It ignores the job's pinned layout, so that one profile serves all
+// layouts. Deterministic. Returns InvalidArgument if there is no layout.
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
-    const ProfileBudget& budget = kCpuProfileBudget);
+    int32_t ranks_per_host, const ProfileBudget& budget = kCpuProfileBudget);
 
 // Returns the op of a kind that takes a GPU longest, among those that take no
 // longer than `max_flops` of computing. If there is none, returns the shortest;
@@ -77,7 +92,8 @@ const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
 std::string ProfileShapeKey(const ModelSpec& model,
                             const TrainingSpec& training);
 
-// Adds one measured time to the profile's table for its kind.
+// Adds one measured time to the profile's table for its kind. The profile says
+// how many ranks share a host.
 void RecordOpTime(const ProfileOp& op, double seconds,
                   HardwareProfile* profile);
 void RecordCommunicationTime(const ProfileCommunication& communication,

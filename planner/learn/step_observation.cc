@@ -107,8 +107,7 @@ class Observer {
       for (const InstructionId id :
            step.program->lanes[static_cast<int>(Lane::kCompute)]) {
         const Instruction& instruction = step.program->instructions[id];
-        const OpShape shape =
-            ShapeOf(layout(), instruction.kind, instruction.attributes);
+        const OpShape shape = RowOf(instruction);
         // Without bytes there is no row to compare with.
         if (shape.figures[0] <= 0) continue;
         const TimeSpan& span = step.spans[id];
@@ -162,9 +161,7 @@ class Observer {
     const double call =
         cost_.Seconds(layout(), instruction.kind, instruction.attributes) -
         cost_.profile().launch_overhead_s;
-    return cost_.RowSeconds(
-               ShapeOf(layout(), instruction.kind, instruction.attributes)) /
-           call;
+    return cost_.RowSeconds(RowOf(instruction)) / call;
   }
 
   void Communicate() {
@@ -172,7 +169,14 @@ class Observer {
     for (const Flow& flow : flows_) {
       const Participant& first = flow.members.front();
       const Instruction& instruction = InstructionOf(first);
-      if (!LiesAsMeasured(flow.members) ||
+      OpShape shape = RowOf(instruction);
+      const int64_t hosts = HostsOf(flow.members);
+      if (IsTransfer(instruction.kind)) {
+        shape = TransferShape(layout(), shape.figures[1], hosts,
+                              cost_.profile().ranks_per_host);
+      }
+      // A profile measures groups that are spread evenly over their hosts.
+      if (shape.figures[2] != hosts ||
           !cost_.IsPricedByRow(layout(), instruction.kind,
                                instruction.attributes)) {
         ++num_unplaced_;
@@ -181,8 +185,7 @@ class Observer {
       const double end_s = SpanOf(first).end_s;
       const TimeSpan span = {end_s - flow.seconds, end_s};
       const double computing = work_.ComputingShare(first.rank_idx, span);
-      Add({ShapeOf(layout(), instruction.kind, instruction.attributes),
-           {.num_computing = 0, .overlapped = computing >= 0.5}},
+      Add({shape, {.num_computing = 0, .overlapped = computing >= 0.5}},
           first.rank_idx,
           work_.CommunicationAlone(first.rank_idx, span) /
               (1 + (slowed - 1) * computing),
@@ -190,14 +193,18 @@ class Observer {
     }
   }
 
-  // Whether a profile can have measured the group. Profiles measure groups of
-  // neighbours in rank order; within one host any ranks will do.
-  bool LiesAsMeasured(const Meeting& members) const {
+  OpShape RowOf(const Instruction& instruction) const {
+    return ShapeOf(layout(), instruction.kind, instruction.attributes,
+                   cost_.profile().ranks_per_host);
+  }
+
+  int64_t HostsOf(const Meeting& members) const {
     const auto per_host = static_cast<size_t>(cost_.profile().ranks_per_host);
-    const auto [low, high] =
-        std::ranges::minmax_element(members, {}, &Participant::rank_idx);
-    return low->rank_idx / per_host == high->rank_idx / per_host ||
-           high->rank_idx - low->rank_idx + 1 == members.size();
+    std::set<size_t> hosts;
+    for (const Participant& member : members) {
+      hosts.insert(member.rank_idx / per_host);
+    }
+    return static_cast<int64_t>(hosts.size());
   }
 
   void Add(const Key& key, size_t rank, double alone_s, double measured_s) {

@@ -34,6 +34,8 @@ absl::StatusOr<OpObservation> OpFromJson(const Json& json) {
       .slowdown = json.at(5),
       .num_calls = json.at(6)};
   const Json& figures = json.at(1);
+  // Written where there are several.
+  if (IsCommunication(op.shape)) op.shape.figures[2] = op.shape.figures[3] = 1;
   for (size_t i = 0; i < op.shape.figures.size() && i < figures.size(); ++i) {
     op.shape.figures[i] = figures[i];
   }

@@ -16,11 +16,12 @@
 namespace millrace {
 
 struct StepClosure {
-  // With which the simulated step takes as long as the measured one, or as near
-  // to it as the limits of planner/learn/learn_from_run.h allow.
+  // Values with which the simulated step takes as long as the measured one, or
+  // as near to it as the limits of planner/learn/learn_from_run.h allow.
   double arrival_spread = 0;
   double contention_scale = 1;  // For factors of two ranks or more.
-  std::string refused;          // What was not learnt, and why; may be empty.
+  // Values that were not learnt, and why. May be empty.
+  std::string refused;
 };
 
 // If ranks meet in collectives, the arrival spread explains missing time. The

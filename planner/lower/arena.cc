@@ -195,8 +195,8 @@ int64_t LargestLiveBytes(const std::vector<Lifetime>& lifetimes,
   return largest;
 }
 
-// Within two percent of what no plan can beat, another attempt is not worth its
-// time: placing is most of the cost of lowering a large model.
+// Within two percent of the lower bound, another attempt is not worth its time:
+// placing is most of the cost of lowering a large model.
 bool IsTight(int64_t bytes, int64_t largest_live_bytes) {
   return bytes - largest_live_bytes <= largest_live_bytes / 50;
 }

@@ -24,8 +24,8 @@ struct ArenaRequest {
 struct ArenaPlan {
   std::vector<int64_t> offsets;  // By request; multiples of kBufferAlignment.
   int64_t bytes = 0;
-  // The most that is alive at once when the instructions run one by one: no
-  // plan can be smaller.
+  // The most bytes alive at once when the instructions run one by one: a lower
+  // bound on the bytes of all plans.
   int64_t largest_live_bytes = 0;
 };
 

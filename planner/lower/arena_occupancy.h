@@ -40,7 +40,7 @@ struct AliveSteps {
     int32_t begin = 0;
     int32_t end = 0;
   };
-  Lane lane;     // Of the definition,
+  Lane lane;     // The lane of the definition,
   int32_t step;  // and its step there.
   // On each lane, the steps from the definition on that may run while the
   // buffer is alive. One range, as what has finished for certain only grows
@@ -49,10 +49,10 @@ struct AliveSteps {
 };
 
 // Two buffers are alive together if the definition of one, the later, is in a
-// range of the other. Of a buffer's neighbours the earlier ones are thus those
-// with a range over its definition, the later ones those defined in its ranges.
-// A tree over each lane's steps holds either as unions of bytes, which stay
-// small as neighbours in time are neighbours in the arena too.
+// range of the other. So a buffer's earlier neighbours are those with a range
+// over its definition, and its later neighbours are those defined in its
+// ranges. A tree over each lane's steps holds either as unions of bytes, which
+// stay small as neighbours in time are neighbours in the arena too.
 class ArenaOccupancy {
  public:
   explicit ArenaOccupancy(const std::array<int32_t, kNumLanes>& num_steps);
@@ -82,9 +82,9 @@ class ArenaOccupancy {
     std::vector<IntervalSet> defined;
   };
   void AddAlive(LaneTrees& trees, AliveSteps::Range range, ByteInterval bytes);
-  // Of all that are alive at `step`; valid until the next call.
+  // Bytes of all buffers alive at `step`; valid until the next call.
   std::span<const ByteInterval> AliveAt(LaneTrees& trees, int32_t step);
-  // Of all that are defined in `ranges`; valid until the next call.
+  // Bytes of all buffers defined in `ranges`; valid until the next call.
   std::span<const ByteInterval> DefinedIn(
       const std::array<AliveSteps::Range, kNumLanes>& ranges);
 

@@ -17,12 +17,12 @@ namespace {
 constexpr int64_t kNotHandedOver = -1;
 constexpr int64_t kNsPerUs = 1000;
 
-// Where a layout does not say what its passes take.
+// The costs of passes for a layout that states none.
 constexpr ListedStage kAnyStage = {
     .forward_us = 1000, .input_gradient_us = 1000, .weight_gradient_us = 1000};
 
-// What a pass takes is shared among its ops; each takes a nanosecond at least,
-// so that what waits starts later than what it waits for.
+// Shares the time of a pass among its ops. Each op takes a nanosecond at least,
+// so that an op starts later than those that it waits for.
 class OpTimes {
  public:
   explicit OpTimes(const Program& program)
@@ -105,8 +105,8 @@ class StartTimes {
     return absl::OkStatus();
   }
 
-  // The stage's instructions by their start. Of those that start together,
-  // meetings first, in the same order on all stages.
+  // The stage's instructions by their start. If several start together,
+  // meetings come first, in the same order on all stages.
   std::vector<InstructionId> OrderOf(int32_t stage) const {
     const Stage& s = stages_[stage];
     std::vector<InstructionId> order(s.start_ns.size());
@@ -128,7 +128,7 @@ class StartTimes {
   struct Stage {
     OpTimes times;
     std::vector<int64_t> start_ns, end_ns;  // By instruction.
-    std::vector<int32_t> meeting;           // Likewise; -1: none.
+    std::vector<int32_t> meeting;           // By instruction; -1: none.
     std::array<size_t, kNumLanes> next{};   // Position in each lane.
     std::array<int64_t, kNumLanes> free_ns{};
   };
@@ -166,7 +166,8 @@ class StartTimes {
     return ran;
   }
 
-  // With all that it meets. False: one of them cannot yet.
+  // Runs the instruction with all that it meets. False: one of them cannot run
+  // yet.
   bool Run(StageInstruction ref) {
     const int32_t meeting = stages_[ref.stage].meeting[ref.id];
     std::span<const StageInstruction> members(&ref, 1);

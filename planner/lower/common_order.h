@@ -23,11 +23,12 @@ namespace millrace {
 // Whether the layout's Programs need that order: copy engines do its transfers.
 bool NeedsCommonOrder(const Layout& layout);
 
-// Puts the instructions of `programs`, one a stage of a layout, into such an
-// order: by when they would start if passes took what the layout says of its
-// stages, or all the same. Numbers of instructions, waits and lanes follow;
-// what runs after what on a lane, and what waits for what, stay the same.
-// Internal if the Programs' communication does not match.
+// Puts the instructions of `programs`, one for each stage of a layout, into
+// such an order: by the times at which they would start. Passes take the times
+// that the layout states for its stages, or equal times if it states none.
+// Instructions are renumbered, in waits and lanes too. The order on each lane
+// and the waits between instructions stay the same. Internal if the Programs'
+// communication does not match.
 absl::Status PutIntoCommonOrder(std::span<Program> programs);
 
 }  // namespace millrace

@@ -19,8 +19,9 @@ namespace {
 struct StageOps {
   LayerGraph first_layer;
   LayerGraph layer;
-  LayerGraph embedding;  // First stage only.
-  LayerGraph head;       // Last stage only.
+  LayerGraph global_layer;  // Where some layers lack the window of others.
+  LayerGraph embedding;     // First stage only.
+  LayerGraph head;          // Last stage only.
 };
 
 StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
@@ -28,10 +29,16 @@ StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
   layout.recompute = layout.recompute_of(builder.stage());
   const ModelSpec& model = builder.model();
   const Implementation our_style;
+  const LayerRange range = StageLayers(model, layout, builder.stage());
   StageOps ops{
-      .first_layer = GraphOfLayer(model, layout, LayerKind::kDense, our_style,
-                                  StreamInput::kWhole),
+      .first_layer =
+          GraphOfLayer(model, layout, KindOfLayer(model, range.begin),
+                       our_style, StreamInput::kWhole),
       .layer = GraphOfLayer(model, layout, LayerKind::kDense, our_style)};
+  if (model.num_global_layers() > 0) {
+    ops.global_layer =
+        GraphOfLayer(model, layout, LayerKind::kGlobal, our_style);
+  }
   if (builder.is_first_stage()) {
     ops.embedding = GraphOfEmbedding(model, layout, our_style);
   }
@@ -41,7 +48,7 @@ StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
   return ops;
 }
 
-// What one micro-batch's forward pass leaves for its backward pass.
+// The values that one micro-batch's forward pass leaves for its backward pass.
 struct ForwardPass {
   StageInput input;
   std::vector<LayerEmitter> layers;
@@ -56,7 +63,11 @@ ForwardPass EmitForward(GraphBuilder& builder, const StageOps& ops) {
   const LayerRange range =
       StageLayers(builder.model(), builder.layout(), builder.stage());
   for (int64_t layer = range.begin; layer < range.end; ++layer) {
-    pass.layers.emplace_back(layer == range.begin ? ops.first_layer : ops.layer,
+    const bool is_global =
+        KindOfLayer(builder.model(), layer) == LayerKind::kGlobal;
+    pass.layers.emplace_back(layer == range.begin ? ops.first_layer
+                             : is_global          ? ops.global_layer
+                                                  : ops.layer,
                              layer, pass.input.document_starts);
     pass.layers.back().EmitForward(builder, &stream);
   }

@@ -15,23 +15,21 @@ struct BlockNames {
   const char* block;
   const char* inner;
   const char* outer;
-  const char* norm_parameter;
   const char* inner_parameter;
   const char* outer_parameter;
 };
 constexpr BlockNames kBlockNames[] = {
-    {"attention", "qkv", "output", "input_layernorm", "self_attn.q_proj",
-     "self_attn.o_proj"},
-    {"feed_forward", "gate_up", "down", "post_attention_layernorm",
-     "mlp.gate_proj", "mlp.down_proj"}};
+    {"attention", "qkv", "output", "self_attn.q_proj", "self_attn.o_proj"},
+    {"feed_forward", "gate_up", "down", "mlp.gate_proj", "mlp.down_proj"}};
 
 const BlockNames& NamesOf(LayerBlock block) {
   return kBlockNames[static_cast<size_t>(block)];
 }
 
 const char* ActivationName(OpKind kind) {
-  return kind == OpKind::kGeluForward || kind == OpKind::kGeluBackward
-             ? "gelu"
+  return kind == OpKind::kGeluForward || kind == OpKind::kGeluBackward ? "gelu"
+         : kind == OpKind::kGegluForward || kind == OpKind::kGegluBackward
+             ? "geglu"
              : "swiglu";
 }
 
@@ -61,9 +59,16 @@ void LayerEmitter::AddWeights(GraphBuilder& builder, LayerBlock block) {
   };
   Block& tensors = blocks_[static_cast<size_t>(block)];
   const ModelSpec& model = builder.model();
-  tensors.norm = builder.AddNormWeights(
-      absl::StrCat("layers.", layer_, "/", names.block, "/norm"),
-      absl::StrCat("model.layers.", layer_, ".", names.norm_parameter));
+  const auto add_norm = [&](const char* name, const char* parameter) {
+    return builder.AddNormWeights(
+        absl::StrCat("layers.", layer_, "/", names.block, "/", name),
+        absl::StrCat("model.layers.", layer_, ".", parameter));
+  };
+  const BlockNorms norms = NormsOfBlock(model, is_attention);
+  tensors.norm = add_norm("norm", norms.input);
+  if (model.output_norms) {
+    tensors.output_norm = add_norm("output_norm", norms.output);
+  }
   const int64_t num_inner = model.num_inner_projections();
   const char* inner =
       is_attention || num_inner == 2 ? names.inner_parameter : "mlp.up_proj";
@@ -153,6 +158,11 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
       stream_.delta = builder.EmitTensorReduceScatter(
           NameOf(op, "reduce_output"), op, stream_.delta);
       return;
+    case LayerStep::kOutputNorm:
+      block.output_norm = builder.EmitNorm(
+          NameOf(op, "output_norm"), op, stream_.delta, -1, block.output_norm);
+      stream_.delta = block.output_norm.output;
+      return;
     case LayerStep::kOther:
       break;
   }
@@ -191,13 +201,20 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
                                          TensorId d_stream) {
   const Block& block = BlockOf(ops.front());
   const BlockNames& names = NamesOf(ops.front().block);
-  TensorId d_output = d_stream;
+  // The gradient of this rank's part of the block's output.
+  TensorId d_part = d_stream;
+  if (ops.front().step == LayerStep::kOutputNorm) {
+    d_part =
+        builder.EmitNormBackward(NameOf(ops.front(), "output_norm"),
+                                 ops.front(), block.output_norm, d_stream, -1);
+  }
+  TensorId d_output = d_part;
   TensorId input = block.norm.output;
   // The gathers of this block run under the weight gradients of the last one.
   for (const LayerOp& op : ops) {
     if (op.step == LayerStep::kReduce) {
       d_output = builder.EmitTensorGather(NameOf(op, "gather_output_gradient"),
-                                          op, d_stream);
+                                          op, d_part);
     } else if (op.step == LayerStep::kGather &&
                op.phase == Phase::kWeightGradient) {
       input = builder.EmitTensorGather(NameOf(op, "gather_input"), op, input);
@@ -215,7 +232,7 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
         if (op.kind == OpKind::kBiasGradient) {
           // This sums the rank's own tokens; reducing over ranks adds the rest.
           builder.Emit(NameOf(op, absl::StrCat(names.outer, "_bias")), op,
-                       {d_stream}, {block.outer_bias.gradient});
+                       {d_part}, {block.outer_bias.gradient});
         } else if (is_weight_gradient) {
           builder.Defer(builder.WeightGradient(
               NameOf(op, absl::StrCat(names.outer, "_weight")), op, d_output,
@@ -262,6 +279,7 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
         return builder.EmitNormBackward(NameOf(op, "norm"), op, block.norm,
                                         d_input, d_stream);
       case LayerStep::kReduce:
+      case LayerStep::kOutputNorm:
         break;
       case LayerStep::kOther:
         CHECK(false) << "no worker runs " << OpKindName(op.kind);

@@ -50,6 +50,7 @@ class LayerEmitter {
     Weight outer_bias;
     Weight query_norm;  // Where the model norms queries and keys.
     Weight key_norm;
+    SavedNorm output_norm;      // Where the model norms the block's output.
     TensorId input = -1;        // The norm's output, gathered.
     TensorId inner = -1;        // Of the inner product; query and key rotated.
     TensorId raw = -1;          // Query and key before their norms.

@@ -18,7 +18,7 @@ namespace millrace {
 
 // Sizes on one rank. The letters are those of comments about the graph.
 struct StageShapes {
-  int64_t num_sequences;  // Of a micro-batch.
+  int64_t num_sequences;  // Sequences in a micro-batch.
   int64_t sequence_length;
   int64_t num_tokens;     // T
   int64_t shard_tokens;   // S: T / tensor, under sequence parallelism.
@@ -28,7 +28,7 @@ struct StageShapes {
   int64_t head_dim;       // D
   int64_t ffn_hidden;     // F
   int64_t vocab_rows;     // Vt
-  int64_t position_rows;  // Of learned positions.
+  int64_t position_rows;  // Rows of learned positions.
 
   int64_t query_width() const { return num_heads * head_dim; }
   int64_t qkv_width() const {
@@ -63,7 +63,7 @@ struct SavedNorm {
   TensorId mean = -1;  // [S], of LayerNorm.
   TensorId output;     // [S, H]
   Weight weight;
-  Weight bias;  // Of LayerNorm.
+  Weight bias;  // LayerNorm's.
 };
 
 class GraphBuilder {
@@ -103,7 +103,8 @@ class GraphBuilder {
   // A view of `dims` elements at `element_offset` of flat tensor `flat`.
   TensorId AddView(std::string name, TensorId flat, int64_t element_offset,
                    std::vector<int64_t> dims);
-  // `dims` elements at `element_offset` of step tensor `whole`. Not of a part.
+  // `dims` elements at `element_offset` of step tensor `whole`, which is no
+  // part.
   TensorId AddPart(std::string name, TensorId whole, int64_t element_offset,
                    std::vector<int64_t> dims);
   // The matrix [rows, cols] that starts at the slot of parameter `first`.
@@ -145,7 +146,7 @@ class GraphBuilder {
                                     : weight.backward_parameter;
   }
 
-  // The weights of the norm of that name whose parameters begin so.
+  // The weights of a norm; the names of its parameters begin with `parameter`.
   SavedNorm AddNormWeights(const std::string& name,
                            const std::string& parameter);
   // norm(x) or, where the op adds, norm(x + delta), with the weights of `norm`.
@@ -170,8 +171,8 @@ class GraphBuilder {
 
   // Index of the bucket of this name; it must exist.
   int32_t BucketIndex(absl::string_view name) const;
-  // Says of the last of `ops` that writes a gradient of the bucket that it
-  // completes it. Does nothing if there is no such bucket.
+  // Marks the last of `ops` that writes a gradient of the bucket as the op that
+  // completes the bucket. Does nothing if there is no such bucket.
   void CompleteAtLast(absl::string_view bucket, std::vector<GraphOp>* ops);
 
   Graph Build() && { return std::move(graph_); }

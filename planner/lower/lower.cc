@@ -393,7 +393,7 @@ class Lowering {
   Program program_;
   std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
   std::vector<std::vector<BufferId>> buffer_of_microbatch_;
-  std::vector<BufferId> buffer_of_step_;  // Of ops that run once a step.
+  std::vector<BufferId> buffer_of_step_;  // For ops that run once a step.
   DependencyTracker dependencies_;
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
@@ -402,7 +402,7 @@ class Lowering {
   // others under -1.
   std::map<int32_t, std::vector<BufferId>> gathers_;
   std::map<BufferId, InstructionId> last_use_of_gather_;
-  size_t num_gathered_ahead_ = 0;                    // Of the pass to come.
+  size_t num_gathered_ahead_ = 0;                    // For the pass to come.
   std::array<std::vector<InstructionId>, 2> sends_;  // Forward, backward.
 };
 

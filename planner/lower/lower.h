@@ -14,15 +14,16 @@
 
 namespace millrace {
 
-// One pipeline stage's training step. `layout` must pass ValidateLayout; the
-// status is CheckProgramSize()'s where it would be too large. Where stages have
-// one order in common (planner/lower/common_order.h), all of them are lowered.
+// One pipeline stage's training step. `layout` must pass ValidateLayout. A
+// Program that would be too large gives CheckProgramSize()'s status. Where
+// stages have one order in common (planner/lower/common_order.h), all of them
+// are lowered.
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage);
 
-// Those of all stages, in order; quicker than one by one where the order of
-// passes is made for all stages at once.
+// The Programs of all stages, in order. It is quicker than one by one where the
+// order of passes is made for all stages at once.
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const ModelSpec& model, const Layout& layout);
 
@@ -33,8 +34,8 @@ absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
                                                const Layout& layout,
                                                int32_t stage);
 
-// The bf16 parameters from the master weights; without instructions in fp32.
-// Shares the persistent arena likewise.
+// Copies the master weights to the bf16 parameters; has no instructions in
+// fp32. Shares the persistent arena in the same way.
 absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
                                             const Layout& layout,
                                             int32_t stage);

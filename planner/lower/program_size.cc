@@ -15,12 +15,12 @@ namespace {
 
 // From these numbers of micro-batches on, each further one adds the same.
 constexpr int32_t kFewMicrobatches = 3;
-// Instructions of a layer in one micro-batch: no layer has as many as the one,
-// and none as few as the other.
+// Bounds on the instructions of a layer in one micro-batch: every layer has
+// fewer than the first and more than the second.
 constexpr int64_t kMostPerLayer = 100;
 constexpr int64_t kLeastPerLayer = 10;
 
-// What a step of any number of micro-batches has: `base + m * each`.
+// The instructions of a step of m micro-batches: `base + m * each`.
 struct ProgramSize {
   int64_t base = 0;
   int64_t each = 0;
@@ -38,7 +38,7 @@ absl::StatusOr<int64_t> CountOf(const ModelSpec& model, Layout layout,
   return count;
 }
 
-// Made of Programs of a few micro-batches.
+// Counts the instructions of a few micro-batches.
 absl::StatusOr<ProgramSize> SizeOf(const ModelSpec& model,
                                    const Layout& layout) {
   ASSIGN_OR_RETURN(const int64_t fewer,

@@ -11,9 +11,9 @@
 
 namespace millrace {
 
-// Of all stages' training Programs together. An instruction takes about a
-// kilobyte with its buffers, and 3 to 10 us to lower: so many take 2 GB, and up
-// to 20 s. Each micro-batch has instructions of its own.
+// The limit for all stages' training Programs together. An instruction takes
+// about a kilobyte with its buffers, and 3 to 10 us to lower. So this many take
+// 2 GB, and up to 20 s. Each micro-batch has instructions of its own.
 inline constexpr int64_t kMostInstructions = 2'000'000;
 
 // Numbers of micro-batches of a step, a data replica's, that are known to be

@@ -53,7 +53,7 @@ size_t DependencyTracker::Cells::CutAt(int64_t offset) {
       std::lower_bound(boundaries.begin(), boundaries.end(), offset);
   const size_t index = static_cast<size_t>(found - boundaries.begin());
   if (found != boundaries.end() && *found == offset) return index;
-  // What was done to the cell was done to both its parts.
+  // Both parts of a cut cell have the whole cell's history.
   const Cell cell = index == 0 ? Cell{} : cells[index - 1];
   boundaries.insert(found, offset);
   cells.insert(cells.begin() + static_cast<ptrdiff_t>(index), cell);

@@ -15,22 +15,22 @@
 
 namespace millrace {
 
-// Bytes are followed in cells: a step buffer is cut at the boundaries of its
-// parts, as they come to be, the persistent arena at every boundary of a view,
-// so that what overlaps shares cells. Buffers and instructions are given in
-// order, step buffers before they have a place: a part's offset is that in its
-// whole.
+// Tracks bytes in cells, so that buffers that overlap share cells. A step
+// buffer is cut at the boundaries of its parts, as they are added. The
+// persistent arena is cut at every boundary of a view. Buffers and instructions
+// are given in order. Step buffers have no place yet, so the offset of a part
+// counts from its whole.
 class DependencyTracker {
  public:
   // `persistent` are all buffers of the persistent arena.
   explicit DependencyTracker(std::span<const Buffer> persistent);
 
-  // Earlier instructions that `instruction` must follow: the last writer of
-  // what it reads; the last writer and the readers since of what it writes. May
-  // hold one more than once.
+  // Earlier instructions that `instruction` must follow. For what it reads,
+  // they are the last writer; for what it writes, the last writer and the
+  // readers since. May hold one more than once.
   Dependencies DependenciesOf(const Instruction& instruction,
                               std::span<const Buffer> buffers);
-  // Notes that the instruction of this id did so.
+  // Records what the instruction of this id reads and writes.
   void Add(InstructionId id, const Instruction& instruction,
            std::span<const Buffer> buffers);
 
@@ -45,7 +45,7 @@ class DependencyTracker {
   struct Cells {
     std::vector<int64_t> boundaries;  // Ascending.
     std::vector<Cell> cells;
-    // Of the cell that begins here; cuts one in two if none does.
+    // The index of the cell that begins here; cuts a cell in two if none does.
     size_t CutAt(int64_t offset);
   };
   std::span<Cell> CellsOf(BufferId id, std::span<const Buffer> buffers);

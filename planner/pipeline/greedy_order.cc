@@ -27,7 +27,7 @@ struct StageState {
   double free_s = 0;
   int64_t held = 0;  // After the pass under way.
   int64_t limit = kUnlimited;
-  int64_t margin = 0;  // What must stay free for input gradients.
+  int64_t margin = 0;  // Bytes to keep free for input gradients.
   int32_t num_ahead = 0;
   int32_t num_put_off = 0;
   bool was_forward = false;  // The last pass but for weight gradients.
@@ -134,7 +134,7 @@ class Greedy {
     }
     if (room < 0) return false;
     if (stage.chunks.size() == 1 || room >= most_needed) return true;
-    // Of the stage's chunks a micro-batch goes through the first first, and
+    // A micro-batch goes through the first of the stage's chunks first, and
     // comes back through it last.
     const int32_t begin = chunks_[stage.chunks.front()].num_input;
     const int32_t end = std::max(chunks_[stage.chunks.front()].num_forward,
@@ -279,7 +279,7 @@ class Greedy {
     Wake(now_s + seconds, stage_idx);
   }
 
-  // What comes of a pass is with `chunk`, or, beyond the last one, with the
+  // The result of a pass goes to `chunk`, or, beyond the last chunk, to the
   // chunk itself on its way back.
   void Deliver(int32_t from, int32_t chunk, double end_s, double* at) {
     const bool travels = IsOnOtherStage(from, chunk);

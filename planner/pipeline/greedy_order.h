@@ -12,7 +12,8 @@
 
 namespace millrace {
 
-// What a stage takes where both a forward pass and an input gradient could run.
+// The pass that a stage takes where both a forward pass and an input gradient
+// could run.
 enum class Preference : uint8_t { kBackward, kAlternate, kForward };
 
 // Which of a stage's chunks goes first. kDeepest: the chunk nearest to its

@@ -7,8 +7,8 @@
 namespace millrace {
 namespace {
 
-// What is made smaller: first the end of the pipeline, then those of all
-// stages.
+// The goal to minimize: first the end of the pipeline, then the sum of the ends
+// of all stages.
 struct Goal {
   double makespan_s;
   double stage_ends_s;

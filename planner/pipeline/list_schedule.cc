@@ -42,7 +42,7 @@ bool Holds(const ListLimits& limits, const std::vector<int64_t>& peak_bytes) {
   return true;
 }
 
-// With both gradients apart.
+// The number of passes with both gradients apart.
 int64_t NumPasses(const PipelineCosts& costs) {
   return 3 * static_cast<int64_t>(costs.chunks.size()) * costs.num_microbatches;
 }
@@ -104,7 +104,7 @@ ListPolicy PolicyOf(const PipelineCosts& costs, const ListRecipe& recipe) {
   return policy;
 }
 
-// The likelier to be good first, since not all may be tried.
+// The likeliest to be good come first, since not all may be tried.
 std::vector<ListRecipe> Recipes(bool has_several_chunks) {
   std::vector<ListRecipe> recipes;
   for (const double overrun : {0.5, 0.0, 1e9}) {

@@ -14,18 +14,18 @@
 
 namespace millrace {
 
-// What binds an order besides what passes need of each other.
+// The limits of an order besides the dependencies between passes.
 struct ListLimits {
-  // By stage: of what PipelineCosts says passes hold. Empty: none.
+  // By stage: the limit on what passes hold by PipelineCosts. Empty: none.
   std::vector<int64_t> memory_bytes;
-  // As of TimeOrder().
+  // As in TimeOrder().
   int32_t transfer_buffers = 0;
 };
 
 struct ListedSchedule {
   PassOrder order;
   OrderTimes times;
-  // No order of these chunks ends sooner (planner/pipeline/order_bound.h).
+  // A lower bound over all orders (planner/pipeline/order_bound.h).
   double lower_bound_s = 0;
 };
 
@@ -41,7 +41,7 @@ struct ListedSchedule {
 absl::StatusOr<ListedSchedule> ListSchedule(const PipelineCosts& costs,
                                             const ListLimits& limits);
 
-// What the stage needs for one micro-batch at a time.
+// The bytes that the stage needs to run one micro-batch at a time.
 int64_t LeastBytes(const PipelineCosts& costs, int32_t stage);
 
 }  // namespace millrace

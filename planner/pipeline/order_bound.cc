@@ -62,7 +62,7 @@ double MakespanBound::OfStage(int32_t stage, int64_t memory_bytes) const {
   double forward_s = 0, input_s = 0, weight_s = 0;
   double longest_forward_s = 0;
   double holds_nothing_s = 0, most_s_per_byte = 0;
-  double held_s = 0, byte_seconds = 0;  // Of what one micro-batch holds.
+  double held_s = 0, byte_seconds = 0;  // For all that one micro-batch holds.
   int64_t least_bytes = std::numeric_limits<int64_t>::max();
   double least_left_s = left_s_[own.front()];
   for (const int32_t c : own) {

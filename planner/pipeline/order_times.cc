@@ -98,7 +98,7 @@ double OrderTimer::ReadyAt(const ChunkPass& pass) const {
   return ready_s;
 }
 
-// As far as it gets. Stages that may go on by that are to run again.
+// Runs the stage as far as it gets. Marks the stages that may go on after that.
 void OrderTimer::RunStage(const PassOrder& order, int32_t stage) {
   const std::vector<ChunkPass>& passes = order[stage];
   while (next_[stage] < passes.size()) {

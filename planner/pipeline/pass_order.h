@@ -27,7 +27,7 @@ std::vector<ChunkPass> OneForwardOneBackward(PipelineShape shape,
                                              int32_t stage);
 
 // The same with weight gradients apart (Qi et al., "Zero Bubble Pipeline
-// Parallelism", 2024, ZB-H1): stage s puts off those of s micro-batches, the
+// Parallelism", 2024, ZB-H1): stage s defers those of s micro-batches, the
 // oldest first, and the rest to the end. Stage 0, which no other waits for,
 // runs both gradients together.
 std::vector<ChunkPass> ZeroBubble(PipelineShape shape, int32_t stage);

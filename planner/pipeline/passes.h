@@ -12,7 +12,7 @@ namespace millrace {
 // One micro-batch's passes through one chunk of layers.
 struct ChunkCosts {
   double forward_s = 0;
-  double input_gradient_s = 0;   // What is computed again included.
+  double input_gradient_s = 0;   // Includes recomputing.
   double weight_gradient_s = 0;  // Needs the input gradient of the chunk.
   // Held from the chunk's forward pass until its input gradient is done, and
   // from the input gradient until the weight gradient is.
@@ -30,9 +30,10 @@ struct PipelineCosts {
   double transfer_s = 0;           // Between chunks on different stages.
 };
 
-// kBackward: both gradients layer by layer; what the chunk before waits for is
-// there at its end. A micro-batch's backward work on a chunk is either that or
-// the two others, apart.
+// kBackward computes both gradients layer by layer, so the gradient that the
+// chunk before waits for is ready at its end. The backward work of a
+// micro-batch on a chunk is either one kBackward pass, or one pass of each of
+// the two other kinds.
 enum class ChunkPassKind : uint8_t {
   kForward,
   kBackward,

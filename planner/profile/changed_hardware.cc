@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "planner/profile/measured_rows.h"
 
 namespace millrace {
 namespace {
@@ -37,8 +38,7 @@ template <typename Row>
 double MeasuredLatency(const std::vector<Row>& rows, const Row& row) {
   const Row* smallest = &row;
   for (const Row& other : rows) {
-    if (other.kind == row.kind && other.group_size == row.group_size &&
-        other.bytes < smallest->bytes) {
+    if (IsSameGroup(other, row) && other.bytes < smallest->bytes) {
       smallest = &other;
     }
   }

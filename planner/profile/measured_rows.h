@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "planner/profile/profile.h"
 #include "planner/program/ops.h"
 
 namespace millrace {
@@ -49,17 +50,33 @@ std::vector<SizedTime> RowsOfKind(const Rows& rows, OpKind kind) {
   return times;
 }
 
-// Returns the rows of the nearest measured (kind, group size); the same kind
-// comes first. `rows` must not be empty. The result is sorted by bytes if
-// `rows` is sorted by kind, group size and bytes.
+// Whether rows differ in their bytes alone.
+inline bool IsSameGroup(const CommunicationTime& a,
+                        const CommunicationTime& b) {
+  return a.kind == b.kind && a.group_size == b.group_size &&
+         a.hosts == b.hosts && a.pairs == b.pairs;
+}
+
+// Distance between groups inside a host and across hosts: further than any
+// other size, and nearer than another kind.
+inline constexpr double kOtherLevelDistance = 50;
+
+// Returns the rows of the nearest measured (kind, group size, hosts, pairs) to
+// that of `of`. The same kind comes first, then one host or several. `rows`
+// must not be empty. The result is sorted by bytes if `rows` is sorted by kind,
+// group size, hosts, pairs and bytes.
 template <typename Row>
-std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
-                                   int32_t group_size) {
+std::vector<SizedTime> NearestRows(const std::vector<Row>& rows,
+                                   const CommunicationTime& of) {
   const Row* nearest = nullptr;
   double nearest_distance = std::numeric_limits<double>::infinity();
   for (const Row& row : rows) {
-    const double distance = SquaredLogRatio(row.group_size, group_size) +
-                            (row.kind == kind ? 0 : kOtherKindDistance);
+    const double distance =
+        SquaredLogRatio(row.group_size, of.group_size) +
+        SquaredLogRatio(row.hosts, of.hosts) +
+        SquaredLogRatio(row.pairs, of.pairs) +
+        ((row.hosts > 1) == (of.hosts > 1) ? 0 : kOtherLevelDistance) +
+        (row.kind == of.kind ? 0 : kOtherKindDistance);
     if (distance < nearest_distance) {
       nearest = &row;
       nearest_distance = distance;
@@ -67,7 +84,7 @@ std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
   }
   std::vector<SizedTime> times;
   for (const Row& row : rows) {
-    if (row.kind == nearest->kind && row.group_size == nearest->group_size) {
+    if (IsSameGroup(row, *nearest)) {
       times.push_back({static_cast<double>(row.bytes), row.seconds});
     }
   }

@@ -7,12 +7,21 @@
 #include "planner/program/op_work.h"
 
 namespace millrace {
+namespace {
+
+std::string OnHosts(int64_t hosts, int64_t pairs) {
+  return absl::StrCat(hosts > 1 ? absl::StrCat(" on ", hosts, " hosts") : "",
+                      pairs > 1 ? absl::StrCat(", ", pairs, " at once") : "");
+}
+
+}  // namespace
+
 bool IsCommunication(const OpShape& shape) {
   return Describe(shape.kind).profile == ProfileTable::kCommunication;
 }
 
 OpShape ShapeOf(const Layout& layout, OpKind kind,
-                const OpAttributes& attributes) {
+                const OpAttributes& attributes, int32_t ranks_per_host) {
   const auto bytes = [&] {
     return static_cast<int64_t>(WorkOf(layout, kind, attributes).bytes);
   };
@@ -32,14 +41,27 @@ OpShape ShapeOf(const Layout& layout, OpKind kind,
       return {kind, {a.num_tokens, a.hidden, a.vocab_rows}};
     }
     case ProfileTable::kCommunication: {
-      if (IsTransfer(kind)) return {OpKind::kSend, {2, bytes()}};
+      if (IsTransfer(kind)) {
+        return TransferShape(layout, bytes(),
+                             HostsOfSlowestTransfer(layout, ranks_per_host),
+                             ranks_per_host);
+      }
       const auto& a = std::get<CollectiveAttributes>(attributes);
-      return {kind, {GroupSize(layout, a.group), bytes()}};
+      return {kind,
+              {GroupSize(layout, a.group), bytes(),
+               HostsOf(layout, a.group, ranks_per_host), 1}};
     }
     case ProfileTable::kBandwidth:
       break;
   }
   return {kind, {bytes()}};
+}
+
+OpShape TransferShape(const Layout& layout, int64_t bytes, int64_t hosts,
+                      int32_t ranks_per_host) {
+  return {OpKind::kSend,
+          {2, bytes, hosts,
+           hosts > 1 ? PairsBetweenHosts(layout, ranks_per_host) : 1}};
 }
 
 size_t NumFigures(const OpShape& shape) {
@@ -51,7 +73,7 @@ size_t NumFigures(const OpShape& shape) {
     case ProfileTable::kCrossEntropy:
       return 3;
     case ProfileTable::kCommunication:
-      return 2;
+      return shape.figures[3] > 1 ? 4 : shape.figures[2] > 1 ? 3 : 2;
     case ProfileTable::kBandwidth:
       break;
   }
@@ -65,7 +87,9 @@ std::string KindText(const OpShape& shape) {
     return absl::StrCat(op.name, f[3] != 0 ? " trans_a" : "",
                         f[4] != 0 ? " trans_b" : "");
   }
-  if (IsCommunication(shape)) return absl::StrCat(op.name, " of ", f[0]);
+  if (IsCommunication(shape)) {
+    return absl::StrCat(op.name, " of ", f[0], OnHosts(f[2], f[3]));
+  }
   return op.name;
 }
 
@@ -86,7 +110,8 @@ std::string ShapeText(const OpShape& shape) {
       return absl::StrCat(op.name, " num_tokens ", f[0], " hidden ", f[1],
                           " vocab_rows ", f[2]);
     case ProfileTable::kCommunication:
-      return absl::StrCat(op.name, " of ", f[0], ", ", f[1], " bytes");
+      return absl::StrCat(op.name, " of ", f[0], OnHosts(f[2], f[3]), ", ",
+                          f[1], " bytes");
     case ProfileTable::kBandwidth:
       break;
   }
@@ -134,6 +159,8 @@ void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile) {
       profile->communication.push_back(
           {.kind = shape.kind,
            .group_size = static_cast<int32_t>(f[0]),
+           .hosts = f[2],
+           .pairs = f[3],
            .bytes = f[1],
            .seconds = seconds});
       return;

@@ -24,7 +24,7 @@ struct OpShape {
   //   attention: num_sequences, sequence_length, num_heads, num_kv_heads,
   //     head_dim, window (0: none);
   //   the head with the loss: num_tokens, hidden, vocab_rows;
-  //   communication: group_size, bytes;
+  //   communication: group_size, bytes, hosts, pairs;
   //   all others: bytes.
   std::array<int64_t, 6> figures{};
   friend auto operator<=>(const OpShape&, const OpShape&) = default;
@@ -32,12 +32,18 @@ struct OpShape {
 
 bool IsCommunication(const OpShape& shape);
 
-// Returns the row of an instruction of this layout.
+// Returns the row of an instruction of this layout. That of a transfer is the
+// slowest of a pipeline: between hosts, if any leaves one.
 OpShape ShapeOf(const Layout& layout, OpKind kind,
-                const OpAttributes& attributes);
+                const OpAttributes& attributes, int32_t ranks_per_host);
 
-// Returns how many of `figures` the row uses: those of its kind, without the
-// window where there is none.
+// Returns the row of a transfer of the layout's pipeline within one host or
+// between two.
+OpShape TransferShape(const Layout& layout, int64_t bytes, int64_t hosts,
+                      int32_t ranks_per_host);
+
+// Returns how many of `figures` the row uses: those of its kind, without a
+// window where there is none, and without hosts and pairs where there is one.
 size_t NumFigures(const OpShape& shape);
 
 // Names a kind of ops whose errors may have one cause: "gemm trans_b",
@@ -76,7 +82,8 @@ void VisitRows(HardwareProfile& profile, Visitor visit) {
     visit(OpShape{row.kind, {row.bytes}}, row.seconds);
   }
   for (CommunicationTime& row : profile.communication) {
-    visit(OpShape{row.kind, {row.group_size, row.bytes}}, row.seconds);
+    visit(OpShape{row.kind, {row.group_size, row.bytes, row.hosts, row.pairs}},
+          row.seconds);
   }
 }
 

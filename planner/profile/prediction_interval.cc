@@ -95,7 +95,6 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
     // were 1 to 16 % too fast on H200
     // (docs/results/2026-11-21-training-h200.md, "as first measured"). Plans
     // from data sheets must be within 25 % for 19 of 20 published runs.
-    // for plans from data sheets is 25 % for 19 of 20 published runs.
     error = profile.gemms.empty()
                 ? StepError{.low = 0.8,
                             .high = 1.25,

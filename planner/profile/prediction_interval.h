@@ -56,8 +56,9 @@ StepNoise NoiseFor(const HardwareProfile& profile);
 
 // The effect of noise on the mean step of a run.
 struct NoiseEffect {
-  double slowdown = 0;   // Share of the step added by waiting for others.
-  double deviation = 0;  // Of the step's logarithm, between equal runs.
+  double slowdown = 0;  // Share of the step added by waiting for others.
+  // Standard deviation of the step's logarithm, between equal runs.
+  double deviation = 0;
 };
 // Returns the effect on a layout whose stages wait for each other in every pass
 // and whose replicas meet once a step. The slowest of them delays all (Blom,

@@ -52,10 +52,16 @@ struct BandwidthTime {
   double seconds;
 };
 // Collectives and transfers among `group_size` ranks while the other ranks of
-// the host do the same. `bytes` is the size of the full tensor.
+// their hosts do the same, so groups share the hosts' ports as in training.
+// `bytes` is the size of the full tensor.
 struct CommunicationTime {
   OpKind kind;  // kSend stands for a send and its receive.
   int32_t group_size;
+  // The group's ranks are spread evenly over so many hosts.
+  int64_t hosts = 1;
+  // Transfers between two hosts: as many ranks of one send to the other at
+  // once.
+  int64_t pairs = 1;
   int64_t bytes;
   double seconds;
 };
@@ -103,8 +109,8 @@ struct DeviceSpec {
 struct NetworkLevel {
   std::string name;        // "nvlink", "fabric".
   int32_t devices = 0;     // In one domain; 0: all devices.
-  double bytes_per_s = 0;  // Of a device in each direction, by the data sheet.
-  double latency_s = 0;    // Of one message.
+  double bytes_per_s = 0;  // For a device in each direction, by the data sheet.
+  double latency_s = 0;    // For one message.
   std::string source;
   friend bool operator==(const NetworkLevel&, const NetworkLevel&) = default;
 };
@@ -143,7 +149,7 @@ struct KernelChoice {
 // The choice for one matrix product.
 struct ProductChoice {
   std::string shape;      // "m8192n8192k8192-tb"
-  std::string algorithm;  // Of a library's version, or of our kernel.
+  std::string algorithm;  // In a library's version, or our kernel's.
   double seconds = 0;
   friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
 };
@@ -205,7 +211,7 @@ struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
   Precision precision = Precision::kFloat32;  // In which the ops were computed.
-  int32_t ranks_per_host = 1;
+  int32_t ranks_per_host = 1;       // Neighbours in rank order share a host.
   int64_t device_memory_bytes = 0;  // Available to one rank.
   MemoryOverhead memory_overhead;
   double launch_overhead_s = 0;  // For each instruction.

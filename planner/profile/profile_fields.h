@@ -4,7 +4,7 @@
 // there, else as the member function that names the rule for it.
 //   FromZero  an integer that may be 0
 //   Later     a number that older files do not have
-//   IfAny     an integer that is left out where it is 0
+//   IfAbove   an integer that is left out where it is not above the first one
 //   Settings  text of words NAME=INTEGER
 //   Optional  a section or table that a file may leave out
 
@@ -43,7 +43,7 @@ void VisitFields(Visitor& visit, AttentionTime& time) {
   visit("num_heads", time.num_heads);
   visit("num_kv_heads", time.num_kv_heads);
   visit("head_dim", time.head_dim);
-  visit.IfAny("window", time.window);
+  visit.IfAbove(0, "window", time.window);
   visit("seconds", time.seconds);
 }
 
@@ -67,6 +67,8 @@ template <typename Visitor>
 void VisitFields(Visitor& visit, CommunicationTime& time) {
   visit("kind", time.kind);
   visit("group_size", time.group_size);
+  visit.IfAbove(1, "hosts", time.hosts);
+  visit.IfAbove(1, "pairs", time.pairs);
   visit("bytes", time.bytes);
   visit("seconds", time.seconds);
 }

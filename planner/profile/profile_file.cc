@@ -59,8 +59,8 @@ class ProfileReader {
     if (map_.Find(key) != nullptr) return (*this)(key, value);
     map_.Entry(key, Need::kOptional, "");
   }
-  void IfAny(const char* key, int64_t& value) {
-    if (map_.Find(key) != nullptr) return FromZero(key, value);
+  void IfAbove(int64_t least, const char* key, int64_t& value) {
+    if (map_.Find(key) != nullptr) return Integer(key, least, &value);
     map_.Entry(key, Need::kOptional, "");
   }
   // Reads words such as "threads=256 stages=2".
@@ -218,8 +218,8 @@ class ProfileWriter {
     (*this)(key, value);
   }
   void Later(const char* key, double& value) { (*this)(key, value); }
-  void IfAny(const char* key, int64_t& value) {
-    if (value != 0) (*this)(key, value);
+  void IfAbove(int64_t least, const char* key, int64_t& value) {
+    if (value > least) (*this)(key, value);
   }
   void Settings(const char* key, std::string& value) { (*this)(key, value); }
   void operator()(const char* key, bool& value) {
@@ -338,6 +338,12 @@ absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
         static_cast<size_t>(std::max(profile.ranks_per_host, 1)), 1.0);
   }
   RETURN_IF_ERROR(errors.status());
+  // Files without hosts are of neighbours in rank order.
+  for (CommunicationTime& time : profile.communication) {
+    if (time.hosts == 1) {
+      time.hosts = HostsOf(time.group_size, 1, profile.ranks_per_host);
+    }
+  }
   if (const std::string inconsistency = InconsistencyOf(profile);
       !inconsistency.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -389,6 +395,9 @@ absl::StatusOr<std::string> DefaultProfilePath(
   return absl::StrCat(
       cache, "/millrace/profiles/", CleanForFileName(identity.machine), "-",
       CleanForFileName(identity.shape), "-ranks", identity.num_ranks,
+      identity.is_on_several_hosts()
+          ? absl::StrCat("by", identity.ranks_per_host)
+          : "",
       "-threads", identity.threads_per_device, ".yaml");
 }
 
@@ -425,6 +434,15 @@ std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
                                     provenance.num_ranks,
                                     " ranks, planned for ", identity.num_ranks,
                                     "; run millrace profile again"));
+  }
+  const bool was_on_several_hosts =
+      provenance.num_ranks > profile.ranks_per_host;
+  if ((was_on_several_hosts || identity.is_on_several_hosts()) &&
+      profile.ranks_per_host != identity.ranks_per_host) {
+    warnings.push_back(
+        absl::StrCat("stale profile: measured with ", profile.ranks_per_host,
+                     " ranks a host, planned for ", identity.ranks_per_host,
+                     "; run millrace profile again"));
   }
   if (provenance.threads_per_device != identity.threads_per_device) {
     warnings.push_back(absl::StrCat(

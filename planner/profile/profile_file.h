@@ -29,13 +29,17 @@ absl::Status SaveProfile(const HardwareProfile& profile,
 
 // The identity of a machine's cached profile. The path is
 // $XDG_CACHE_HOME/millrace/profiles/MACHINE-SHAPE-ranksN-threadsN.yaml, or the
-// same under ~/.cache. Characters other than letters, digits, '.' and '-'
-// become '_'.
+// same under ~/.cache; on several hosts -ranksNbyN, with the ranks of a host.
+// Characters other than letters, digits, '.' and '-' become '_'.
 struct ProfileIdentity {
   std::string machine;  // Fingerprint, as in ProfileProvenance.
   std::string shape;    // ProfileShapeKey(), planner/learn/profile_request.h.
   int32_t num_ranks = 1;
+  int32_t ranks_per_host = 0;  // 0: all of them.
   int32_t threads_per_device = 1;
+  bool is_on_several_hosts() const {
+    return ranks_per_host > 0 && num_ranks > ranks_per_host;
+  }
 };
 // Returns FailedPrecondition if neither XDG_CACHE_HOME nor HOME is set.
 absl::StatusOr<std::string> DefaultProfilePath(const ProfileIdentity& identity);
@@ -44,7 +48,7 @@ absl::StatusOr<std::string> DefaultProfilePath(const ProfileIdentity& identity);
 // and threads, sorted by name. Empty if there are none.
 std::vector<std::string> CachedProfilePaths(const ProfileIdentity& identity);
 
-// Returns one sentence for each difference between the machine, ranks or
+// Returns one sentence for each difference between the machine, ranks, hosts or
 // threads of `profile` and those of `identity`; empty if there is none.
 std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
                                          const ProfileIdentity& identity);

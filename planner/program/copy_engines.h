@@ -1,6 +1,6 @@
-// Which communication the copy engines of a host's GPUs do in NCCL's place
-// (Layout::copy_engines). Planner and workers ask the same functions, so that a
-// plan prices what is run.
+// Decides which communication the copy engines of a host's GPUs do in NCCL's
+// place (Layout::copy_engines). Planner and workers ask the same functions, so
+// that a plan prices what is run.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_COPY_ENGINES_H_
 #define MILLRACE_PLANNER_PROGRAM_COPY_ENGINES_H_
@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-// Most members of a reduce-scatter by copy engines: what one kernel sums.
+// Most members of a reduce-scatter by copy engines, since one kernel sums them.
 inline constexpr int32_t kMaxCopyEngineSum = 8;
 
 // The largest CopyEngineUse that a layout allows. Empty for one rank.

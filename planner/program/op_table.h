@@ -22,7 +22,7 @@
 
 namespace millrace {
 
-// What decides the lane; LaneOf() (program.h) finds it.
+// The rule that decides the lane; LaneOf() (program.h) finds it.
 enum class LaneRule : uint8_t {
   kCompute,
   kHost,
@@ -67,7 +67,8 @@ struct OpDescriptor {
   // The backends that have a binder for the kind. None: ops of the kind can be
   // planned, but not run.
   BackendSet backends = kAllBackends;
-  // What the backward pass may recompute with it (planner/layout/recompute.h).
+  // The ops that the backward pass may recompute with it
+  // (planner/layout/recompute.h).
   Recompute recompute = Recompute::kNone;
   ProfileTable profile = ProfileTable::kBandwidth;
   // Its kernel uses the whole device, so that communication beside it is

@@ -1,4 +1,4 @@
-// What an op has to do: arithmetic and bytes, from its shape alone.
+// The work of an op: arithmetic and bytes, from its shape alone.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OP_WORK_H_
 #define MILLRACE_PLANNER_PROGRAM_OP_WORK_H_

@@ -10,9 +10,9 @@
 namespace millrace {
 
 // Operands must be as many as the kind has, of its element types and of as many
-// elements as its attributes and the Program's layout ask for. What is the same
-// tensor in the table must be the same buffer. Returns Internal with what is
-// wrong, without the instruction's name. Buffer ids must be valid.
+// elements as its attributes and the Program's layout ask for. Operands that
+// are the same tensor in the table must be the same buffer. Returns Internal
+// with the mistake, without the instruction's name. Buffer ids must be valid.
 absl::Status CheckInstruction(const Program& program,
                               const Instruction& instruction);
 

@@ -1,5 +1,5 @@
-// What an op kind's row says of one operand (planner/program/op_table.h), and
-// what follows from it for one instruction.
+// The statements of an op kind's row about one operand
+// (planner/program/op_table.h), and what follows from them for one instruction.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OPERAND_SPEC_H_
 #define MILLRACE_PLANNER_PROGRAM_OPERAND_SPEC_H_
@@ -20,7 +20,7 @@ namespace millrace {
 enum class SizeLetter : uint8_t {
   kSequences,       // B
   kSequenceLength,  // L
-  kKeyTokens,       // Of a whole sequence; with a window its share of them.
+  kKeyTokens,       // In a whole sequence; with a window its share of them.
   kTokens,          // T
   kHidden,          // H
   kQueryHeads,      // N, on one tensor rank.

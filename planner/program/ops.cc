@@ -1,5 +1,7 @@
 #include "planner/program/ops.h"
 
+#include <bit>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "planner/program/op_table.h"
@@ -27,6 +29,10 @@ std::string ToString(const VocabAttributes& a) {
   if (a.sequence_length != 0) {
     absl::StrAppend(&text, " length ", a.sequence_length);
   }
+  if (a.embedding_scale != 1) {
+    absl::StrAppend(&text, " scale ", Number(a.embedding_scale));
+  }
+  if (a.softcap != 0) absl::StrAppend(&text, " softcap ", Number(a.softcap));
   return text + Flag(a.keeps_logits, "keeps_logits") +
          Flag(a.accumulate, "accumulate");
 }
@@ -34,6 +40,7 @@ std::string ToString(const VocabAttributes& a) {
 std::string ToString(const NormAttributes& a) {
   return absl::StrCat("tokens ", a.num_tokens, " hidden ", a.hidden,
                       " epsilon ", Number(a.epsilon),
+                      Flag(a.adds_one, "adds_one"),
                       Flag(a.accumulate, "accumulate"));
 }
 
@@ -62,11 +69,20 @@ std::string ToString(const AttentionAttributes& a) {
   if (a.norm_epsilon != 0)
     absl::StrAppend(&text, " epsilon ", Number(a.norm_epsilon));
   if (a.window != 0) absl::StrAppend(&text, " window ", a.window);
+  if (a.softcap != 0) absl::StrAppend(&text, " softcap ", Number(a.softcap));
+  if (a.rotary_dim != 0) absl::StrAppend(&text, " rotary_dim ", a.rotary_dim);
+  if (a.rotary_scale != 1) {
+    absl::StrAppend(&text, " rotary_scale ", Number(a.rotary_scale));
+  }
+  if (a.rope_factors != 0) {
+    absl::StrAppend(&text, " rope_factors ", absl::Hex(a.rope_factors));
+  }
+  text += Flag(a.adds_one, "adds_one");
   return text + Flag(a.inverse, "inverse") + Flag(a.accumulate, "accumulate");
 }
 
 std::string ToString(const ElementwiseAttributes& a) {
-  return absl::StrCat("rows ", a.rows, " cols ", a.cols,
+  return absl::StrCat("rows ", a.rows, " cols ", a.cols, Flag(a.erf, "erf"),
                       Flag(a.accumulate, "accumulate"));
 }
 
@@ -133,6 +149,19 @@ const char* OpKindName(OpKind kind) { return Describe(kind).name; }
 
 bool IsCollective(OpKind kind) {
   return Describe(kind).lane == LaneRule::kOfGroup;
+}
+
+uint64_t FingerprintOf(const std::vector<double>& rope_factors) {
+  if (rope_factors.empty()) return 0;
+  // FNV-1a, byte by byte of each number's bits.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const double factor : rope_factors) {
+    const auto bits = std::bit_cast<uint64_t>(factor);
+    for (int shift = 0; shift < 64; shift += 8) {
+      hash = (hash ^ (bits >> shift & 0xff)) * 0x100000001b3;
+    }
+  }
+  return hash;
 }
 
 bool AddsToStream(OpKind kind) {

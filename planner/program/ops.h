@@ -14,16 +14,19 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
 
-// Of activations and of the parameters that kernels read, but for norms.
+// The type of activations and of the parameters that kernels read, but for
+// norms.
 DType ActivationType(Precision precision);
 
-// What each computes; its operands are in planner/program/op_table.cc.
+// The computation of each kind; its operands are in
+// planner/program/op_table.cc.
 enum class OpKind : uint8_t {
   kLoadBatch,                 // A micro-batch's tokens, targets and documents.
   kEmbeddingForward,          // Tokens -> rows of the embedding.
@@ -46,7 +49,9 @@ enum class OpKind : uint8_t {
   kAttentionBackward,         // Gradients of query, key and value.
   kSwigluForward,             // silu(gate) x up.
   kSwigluBackward,            // Gradients of gate and up.
-  kGeluForward,               // GELU in its tanh form.
+  kGegluForward,              // gelu(gate) x up, in the tanh form.
+  kGegluBackward,             // Gradients of gate and up.
+  kGeluForward,               // GELU, in its tanh form or by erf.
   kGeluBackward,              // Its gradient.
   kLinearCrossEntropy,        // Head and loss, forward and backward in one.
   kCrossEntropyStats,         // Statistics of one vocabulary shard's logits.
@@ -116,6 +121,8 @@ struct VocabAttributes {
   // kPosition* and kPreferenceLoss: tokens of a sequence. The vocab_rows of
   // kPosition* are those of positions.
   int64_t sequence_length = 0;
+  double embedding_scale = 1;  // kEmbedding*: what rows are multiplied by.
+  double softcap = 0;          // Cross entropy: bound of the logits; 0: none.
   friend bool operator==(const VocabAttributes&,
                          const VocabAttributes&) = default;
 };
@@ -123,6 +130,7 @@ struct NormAttributes {
   int64_t num_tokens, hidden;
   double epsilon;
   bool accumulate = false;
+  bool adds_one = false;  // kRmsNorm*: rows are multiplied by 1 + weight.
   friend bool operator==(const NormAttributes&,
                          const NormAttributes&) = default;
 };
@@ -139,12 +147,12 @@ struct GemmAttributes {
   friend bool operator==(const GemmAttributes&,
                          const GemmAttributes&) = default;
 };
-// Of c: fp32 where weight gradients add up (those alone have trans_a), else as
-// activations are.
+// The type of c: fp32 where weight gradients add up (those alone have trans_a),
+// else as activations are.
 DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
 struct AttentionAttributes {
   int64_t num_sequences, sequence_length;
-  int64_t num_heads, num_kv_heads, head_dim;  // Of this tensor rank.
+  int64_t num_heads, num_kv_heads, head_dim;  // On this tensor rank.
   double rope_theta = 0;                      // Rotary positions only.
   bool inverse = false;                       // kRope only.
   RopeScaling rope_scaling = {};              // Rotary positions only.
@@ -153,20 +161,31 @@ struct AttentionAttributes {
   // Attention only: a token sees so many tokens, itself the last of them; 0:
   // all before it. Shorter than a sequence.
   int64_t window = 0;
+  double softcap = 0;     // Attention only: bound of the scores; 0: none.
+  bool adds_one = false;  // kQkNormRope*: as in NormAttributes.
+  // Rotary positions only: how many elements of a head are rotated (0: all),
+  // what they are multiplied by besides, and FingerprintOf() the model's
+  // rope_factors.
+  int64_t rotary_dim = 0;
+  double rotary_scale = 1;
+  uint64_t rope_factors = 0;
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
-// Element-wise ops; for kSwiglu* and kGelu* cols = F, for kLoadBatch
+// A number of its own for each list; 0 for an empty one.
+uint64_t FingerprintOf(const std::vector<double>& rope_factors);
+// Element-wise ops; for kSwiglu*, kGeglu* and kGelu* cols = F, for kLoadBatch
 // [sequences, length], for kZero [1, elements of the tensor's dtype].
 struct ElementwiseAttributes {
   int64_t rows, cols;
   bool accumulate = false;  // kBiasGradient only.
+  bool erf = false;         // kGelu* only: the exact form.
   friend bool operator==(const ElementwiseAttributes&,
                          const ElementwiseAttributes&) = default;
 };
 struct CollectiveAttributes {
   Group group;
-  int64_t num_elements;  // Of the full (gathered or unreduced) tensor.
+  int64_t num_elements;  // In the full (gathered or unreduced) tensor.
   DType dtype;
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
@@ -182,7 +201,7 @@ struct TransferAttributes {
                          const TransferAttributes&) = default;
 };
 struct OptimizerAttributes {
-  int64_t num_elements;  // Of the whole bucket.
+  int64_t num_elements;  // In the whole bucket.
   // The op touches only this rank's slice: its data index of `data` equal ones.
   // Operands may hold the whole bucket or the slice alone.
   bool data_sharded;
@@ -196,7 +215,7 @@ struct OptimizerAttributes {
 struct GroupedGemmAttributes {
   int64_t m, n, k;
   int64_t count = 1;
-  GemmFormat format = GemmFormat::kAsStored;  // What the products read.
+  GemmFormat format = GemmFormat::kAsStored;  // The format that products read.
   bool trans_a = false;
   bool trans_b = false;
   friend bool operator==(const GroupedGemmAttributes&,
@@ -205,8 +224,8 @@ struct GroupedGemmAttributes {
 // Attention of a rank's queries to the keys of whole sequences.
 struct GeneralAttentionAttributes {
   int64_t num_sequences;
-  int64_t num_heads, num_kv_heads;  // Of this tensor rank.
-  int64_t query_tokens;  // Of this rank; fewer than key_tokens under context.
+  int64_t num_heads, num_kv_heads;  // On this tensor rank.
+  int64_t query_tokens;  // On this rank; fewer than key_tokens under context.
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
   int64_t window = 0;  // As in AttentionAttributes.

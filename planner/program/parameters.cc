@@ -77,7 +77,13 @@ std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
                   TensorShard::kReplicated);
   };
   std::vector<Parameter> all;
-  AddStreamNorm(model, absl::StrCat(prefix, "input_layernorm"), &all);
+  const BlockNorms attention = NormsOfBlock(model, /*is_attention=*/true);
+  const BlockNorms feed_forward = NormsOfBlock(model, /*is_attention=*/false);
+  const auto norm = [&](const char* name) {
+    if (name == nullptr) return;
+    AddStreamNorm(model, absl::StrCat(prefix, name), &all);
+  };
+  norm(attention.input);
   all.push_back(rows("self_attn.q_proj", model.query_width()));
   all.push_back(rows("self_attn.k_proj", model.kv_width()));
   all.push_back(rows("self_attn.v_proj", model.kv_width()));
@@ -94,7 +100,8 @@ std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
   }
   all.push_back(columns("self_attn.o_proj", model.query_width()));
   if (model.linear_bias) all.push_back(whole_bias("self_attn.o_proj"));
-  AddStreamNorm(model, absl::StrCat(prefix, "post_attention_layernorm"), &all);
+  norm(attention.output);
+  norm(feed_forward.input);
   const std::vector<absl::string_view> inner =
       model.num_inner_projections() == 2
           ? std::vector<absl::string_view>{"mlp.gate_proj", "mlp.up_proj"}
@@ -109,6 +116,7 @@ std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
   }
   all.push_back(columns("mlp.down_proj", model.ffn_hidden));
   if (model.linear_bias) all.push_back(whole_bias("mlp.down_proj"));
+  norm(feed_forward.output);
   return all;
 }
 
@@ -221,8 +229,19 @@ std::vector<Parameter> ModelParameters(const ModelSpec& model) {
   return all;
 }
 
-float InitialVectorValue(absl::string_view name) {
-  return IsBias(name) ? 0.0f : 1.0f;
+BlockNorms NormsOfBlock(const ModelSpec& model, bool is_attention) {
+  if (!model.output_norms) {
+    return {is_attention ? "input_layernorm" : "post_attention_layernorm",
+            nullptr};
+  }
+  return is_attention
+             ? BlockNorms{"input_layernorm", "post_attention_layernorm"}
+             : BlockNorms{"pre_feedforward_layernorm",
+                          "post_feedforward_layernorm"};
+}
+
+float InitialVectorValue(const ModelSpec& model, absl::string_view name) {
+  return IsBias(name) || model.norm_adds_one ? 0.0f : 1.0f;
 }
 
 ParameterBox TensorBox(const Parameter& parameter, int32_t tensor_size,

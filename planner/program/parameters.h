@@ -33,13 +33,23 @@ struct Parameter {
 
 // All parameters of the model in their canonical order: embedding, learned
 // positions, layers (in each: input norm, q, k, v, norms of query and key, o,
-// post-attention norm, gate, up, down, a bias next to what it belongs to),
-// final norm, and unless the embedding serves as head, the head
-// ("lm_head.weight"). Options of a model leave some out.
+// norm of attention's output, norm before the feed-forward block, gate, up,
+// down, norm of the block's output, a bias next to what it belongs to), final
+// norm, and unless the embedding serves as head, the head ("lm_head.weight").
+// Options of a model leave some out.
 std::vector<Parameter> ModelParameters(const ModelSpec& model);
 
-// The initial value of all elements of a vector: 0 of a bias, 1 of a norm.
-float InitialVectorValue(absl::string_view name);
+// The last parts of the names of a block's norms, without ".weight". Where
+// outputs are normed, Hugging Face calls them as Gemma does.
+struct BlockNorms {
+  const char* input;
+  const char* output;  // Null where outputs are not normed.
+};
+BlockNorms NormsOfBlock(const ModelSpec& model, bool is_attention);
+
+// The initial value of all elements of a vector: of a bias 0, of a norm's
+// weight what multiplies by one.
+float InitialVectorValue(const ModelSpec& model, absl::string_view name);
 
 // The box of a global [rows, cols] parameter that one tensor rank holds.
 struct ParameterBox {
@@ -86,17 +96,17 @@ struct Bucket {
 // of it in the flat buffer of either precision.
 inline constexpr int64_t kBucketAlignment = 128;
 
-// What every rank of one pipeline stage holds (offsets are alike for all its
-// tensor and data coordinates). Buckets in the order in which the backward
-// pass finishes them reversed: embedding, learned positions, layers ascending,
-// head, biases of inner products (cut over the tensor axis), biases of outer
-// products (whole on every tensor rank), norms; without those that a model has
-// not. q, k, v of a layer are adjacent, as are gate and up, so that each is one
-// GEMM; and so are their biases.
+// The parameters that every rank of one pipeline stage holds (offsets are alike
+// for all its tensor and data coordinates). Buckets in the order in which the
+// backward pass finishes them reversed: embedding, learned positions, layers
+// ascending, head, biases of inner products (cut over the tensor axis), biases
+// of outer products (whole on every tensor rank), norms; without those that a
+// model has not. q, k, v of a layer are adjacent, as are gate and up, so that
+// each is one GEMM; and so are their biases.
 struct StageParameters {
   std::vector<ParameterSlot> slots;
   std::vector<Bucket> buckets;
-  int64_t num_elements;  // Of the flat buffer, with padding.
+  int64_t num_elements;  // In the flat buffer, with padding.
   // Elements of optimizer state kept by one rank, per moment.
   int64_t num_optimizer_elements;
 };

@@ -45,7 +45,7 @@ enum class Phase : uint8_t {
   kForward,
   kInputGradient,
   kWeightGradient,
-  kRecompute,  // Of the forward pass, in the backward pass.
+  kRecompute,  // The forward pass once more, in the backward pass.
   kGradientReduce,
   kOptimizer,
   kParameterGather,
@@ -57,8 +57,8 @@ const char* PhaseName(Phase phase);
 // everything else; contents end with the step.
 enum class Arena : uint8_t { kPersistent, kStep };
 
-// Of every buffer in its arena, in bytes: what GPU kernels ask of a workspace,
-// and more than a cache line.
+// The alignment of every buffer in its arena, in bytes: as GPU kernels ask of a
+// workspace, and more than a cache line.
 inline constexpr int64_t kBufferAlignment = 256;
 
 using BufferId = int32_t;

@@ -14,17 +14,17 @@ namespace millrace {
 // Program::scratch_buffer: GEMM workspaces, norm and embedding gradients. One
 // size for all, so that plans do not depend on kernels' choices.
 inline constexpr int64_t kComputeScratchBytes = int64_t{64} << 20;
-// Of the cross entropies' workspace beside logits.
+// GEMM workspace of the cross entropies, beside their logits.
 inline constexpr int64_t kLossGemmWorkspaceBytes = int64_t{32} << 20;
 // Logits of a chunk in bf16; in fp32 kLogitsWorkspaceBytes.
 inline constexpr int64_t kBf16LogitsBytes = int64_t{1} << 30;
-// Of one token's logits: rows begin at multiples of 16 bytes.
+// Bytes of one token's logits: rows begin at multiples of 16 bytes.
 int64_t Bf16LogitsRowBytes(int64_t vocab_rows);
 
 // The query gradient in fp32, two statistics a row and counters, rows of each
 // sequence rounded up to whole tiles: enough for sequences of full length, and
 // for packed documents that number at most num_sequences + T / 128. Head dims
-// that the tensor-core kernels have not need two statistics a row alone.
+// that the tensor-core kernels lack need only two statistics a row.
 int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention);
 // Logits of chunk_tokens tokens, a loss of each token, and a GEMM's workspace.
 int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary);

@@ -9,24 +9,24 @@
 namespace millrace {
 namespace {
 
-// Floors and predictions add the same terms in different orders: a floor may
-// come out above by roundings.
+// Floors and predictions add the same terms in different orders, so rounding
+// may put a floor above a prediction.
 constexpr double kRounding = 1e-9;
 
 enum class SearchStep : uint8_t { kSharding, kMesh, kOrder };
 
-// All layouts that agree with one in what has been chosen up to `step`. A mesh
-// stands for those with fewer replicas too.
+// All layouts that share the choices made up to `step`. A mesh stands for
+// meshes with fewer replicas too.
 struct Node {
   double floor_s;
   int64_t serial;        // In the order of creation.
-  size_t layout_idx;     // Of OpenNodes: the queue moves nodes often.
-  int32_t replicas_idx;  // Of a mesh, in LayoutTree::Replicas().
+  size_t layout_idx;     // In OpenNodes: the queue moves nodes often.
+  int32_t replicas_idx;  // A mesh's index in LayoutTree::Replicas().
   SearchStep step;
 };
 
-// The lowest floor first; of equals what is nearer to a layout, then what came
-// first.
+// The lowest floor first. Among equals, nodes nearer to a layout go first, then
+// older ones.
 struct LaterNode {
   bool operator()(const Node& a, const Node& b) const {
     const auto key = [](const Node& node) {
@@ -71,7 +71,7 @@ class OpenNodes {
  private:
   std::priority_queue<Node, std::vector<Node>, LaterNode> queue_;
   std::vector<Layout> layouts_;
-  std::vector<size_t> free_;  // Of layouts_.
+  std::vector<size_t> free_;  // Unused indices of layouts_.
   int64_t num_pushed_ = 0;
 };
 
@@ -208,8 +208,8 @@ class BranchAndBound {
 
   void PriceVariants(const Layout& order) {
     if (evaluator_.OrderMemoryFloor(order) > memory_limit_) return;
-    // Of variants of one ZeRO stage that fit, the fastest, and what the first
-    // computes again.
+    // The fastest of those variants of one ZeRO stage that fit, and the ops
+    // that the first of them recomputes.
     double fitting_s = std::numeric_limits<double>::infinity();
     bool fits = false;
     Recompute fitting = Recompute::kNone;  // Where it fits.
@@ -221,8 +221,9 @@ class BranchAndBound {
         fitting_s = std::numeric_limits<double>::infinity();
         fits = false;
       }
-      // More computed again is dominated where less fits and is no slower: with
-      // zero bubble it may make another stage the slowest, and that faster.
+      // Recomputing more is dominated by recomputing less, if that fits and is
+      // no slower. With zero bubble, recomputing more may make another stage
+      // the slowest, and the step faster.
       if (fits && Has(variant.recompute, fitting) &&
           variant.recompute_by_stage.empty() &&
           variant.schedule != Schedule::kZeroBubble) {
@@ -238,7 +239,7 @@ class BranchAndBound {
         continue;
       }
       if (!is_first) continue;
-      // What does not fit may where some stages compute more again.
+      // A variant that does not fit may fit if some stages recompute more.
       const std::optional<Layout> fitted =
           evaluator_.FitRecompute(variant, memory_limit_);
       if (fitted.has_value()) Price(*fitted, &fitting_s);
@@ -273,7 +274,7 @@ class BranchAndBound {
   const SearchLimits limits_;
   LayoutEvaluator& evaluator_;
   OpenNodes open_;
-  double slowest_kept_s_;  // What is slower is not wanted.
+  double slowest_kept_s_;  // Slower layouts are not wanted.
   FastestLayouts result_;
 };
 
@@ -287,9 +288,9 @@ FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
 
 namespace {
 
-// Calls `visit` with the meshes of the space in which memory can be least,
-// those of the smallest micro-batch of each cut, until it returns false; what
-// may need less first, up to what needs more than `most()` bytes.
+// Calls `visit`, until it returns false, with the meshes that can need the
+// least memory: those of the smallest micro-batch of each cut. Cuts with the
+// lowest floor come first. Skips meshes whose floor exceeds `most()` bytes.
 template <typename Most, typename Visit>
 void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
                       const Most& most, const Visit& visit) {

@@ -1,6 +1,6 @@
 // The fastest layouts of a space too large to look at one by one: best-first
-// branch and bound over planner/search/layout_tree.h. What it returns is
-// exact by the evaluator's own model; planner/search/search.h simulates it.
+// branch and bound over planner/search/layout_tree.h. Its result is exact by
+// the evaluator's own model; planner/search/search.h simulates it.
 
 #ifndef MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
 #define MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
@@ -17,22 +17,21 @@
 
 namespace millrace {
 
-// Prices layouts, and bounds from below what it would say of all layouts that
-// agree with one in what has been chosen so far (the steps of LayoutTree).
-// Bounds need not be tight, but must never be above: then the search proves
-// what it finds.
+// Prices layouts, and gives lower bounds on its prices of all layouts that
+// share the choices made so far (the steps of LayoutTree). Bounds need not be
+// tight, but must never exceed a price: then the search proves its result.
 class LayoutEvaluator {
  public:
   virtual ~LayoutEvaluator() = default;
-  // Of a layout that the space allows.
+  // `layout` must be one that the space allows.
   virtual StepPrediction Predict(const Layout& layout) = 0;
   // Bytes of the most loaded rank, as Predict() says, perhaps sooner.
   virtual int64_t PredictMemory(const Layout& layout) {
     return Predict(layout).memory.total();
   }
-  // The variant with the least computed again in each stage that lets the stage
-  // fit, where that differs between stages; nothing where it does not, or some
-  // stage cannot fit. Floors of an order bound these too.
+  // The variant in which each stage recomputes the least with which it fits.
+  // Nothing if that is the same for all stages, or if some stage cannot fit.
+  // Floors of an order bound these variants too.
   virtual std::optional<Layout> FitRecompute(const Layout& variant,
                                              int64_t memory_limit) = 0;
 
@@ -45,9 +44,9 @@ class LayoutEvaluator {
   virtual double VariantFloor(const Layout& variant) = 0;
   // Bytes of the most loaded rank, also of any larger micro-batch.
   virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
-  // Likewise, also with fewer replicas.
+  // The same bound, also with fewer replicas.
   virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
-  // Of this order of these replicas alone.
+  // The same bound for this order of these replicas alone.
   virtual int64_t OrderMemoryFloor(const Layout& order) {
     return MeshMemoryFloor(order);
   }
@@ -68,28 +67,29 @@ struct RankedLayout {
 };
 
 struct FastestLayouts {
-  std::vector<RankedLayout> best;  // That fit, fastest first.
+  std::vector<RankedLayout> best;  // Layouts that fit, fastest first.
   // How much faster than best.front() a layout could be at most, by the
-  // evaluator's model: 0 is proven to be best. And the step time that none is
-  // below; infinity if there is none that is wanted.
+  // evaluator's model; 0 means that it is proven to be best.
   double optimality_gap = 0;
+  // A lower bound on the step times of all wanted layouts; infinity if there
+  // are none.
   double floor_s = std::numeric_limits<double>::infinity();
   int64_t layouts_considered = 0;  // Priced in full.
   bool exhausted = false;          // Ended by num_predictions.
 };
 
-// Of each ZeRO stage all stages of a pipeline compute the same again, or each
-// what LayoutEvaluator::FitRecompute() says.
+// For each ZeRO stage, all stages of a pipeline recompute the same ops, or each
+// stage those that LayoutEvaluator::FitRecompute() chooses.
 //
-// Deterministic. Of layouts that take equally long the simpler comes first:
-// fewer shards of all kinds, less sharded over replicas, less computed again.
+// The search is deterministic. Among layouts that take equally long the simpler
+// comes first: fewer shards of all kinds, less sharded over replicas, less
+// recomputed.
 FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
                                   const SearchLimits& limits,
                                   LayoutEvaluator& evaluator);
 
-// The layout of the space that needs the least memory, all stages computing the
-// same again, the fastest of equals.
-// Nothing if the space is empty.
+// The layout of the space that needs the least memory, with the same recompute
+// in all stages; the fastest among equals. Nothing if the space is empty.
 std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
                                                LayoutEvaluator& evaluator);
 

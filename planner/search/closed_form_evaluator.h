@@ -16,9 +16,9 @@
 
 namespace millrace {
 
-// Floors leave out what the data axis and the optimizer add, and compute
-// nothing again that the job does not pin: the passes of the slowest stage,
-// once for every micro-batch, and what the order leaves of the bubble.
+// Floors leave out the data axis and the optimizer, and recompute only what the
+// job pins. They count the passes of the slowest stage, once for every
+// micro-batch, and the bubble that the order leaves.
 class StepEvaluator : public LayoutEvaluator {
  public:
   // Borrows both.
@@ -55,13 +55,13 @@ class StepEvaluator : public LayoutEvaluator {
   // The sets of ops that a stage may recompute under one way of sharding
   // layers.
   struct RecomputeSets {
-    std::vector<Recompute> allowed;      // By what they cost.
-    Recompute least = Recompute::kFull;  // What all of them have.
+    std::vector<Recompute> allowed;      // By their cost.
+    Recompute least = Recompute::kFull;  // The ops in all of them.
   };
   const RecomputeSets& Sets(const Layout& layout);
 
-  std::vector<int32_t> zeros_;  // That the job allows.
-  bool fits_stages_;  // Whether the job leaves it open which stage has which.
+  std::vector<int32_t> zeros_;  // ZeRO stages that the job allows.
+  bool fits_stages_;  // Whether the job leaves open which stage has which.
   // By tensor, context, expert and expert_tensor.
   std::map<std::array<int32_t, 4>, RecomputeSets> sets_;
 };

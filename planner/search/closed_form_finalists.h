@@ -46,11 +46,11 @@ class ClosedFormFinalists {
   // `lowered_share`: the share of the memory limit that executable layouts may
   // take by the closed form, where their Programs decide what fits.
   std::vector<Finalist> Find(double lowered_share);
-  // Adds layouts that are faster by the closed form than `fastest_s`, what
-  // passes say of the fastest one in `finalists`, and that Find() did not keep.
-  // Returns whether there are any. The closed form does not see how uneven
-  // chunks hold each other up, which may put the layouts without such chunks
-  // behind.
+  // Adds layouts that Find() did not keep and that are faster by the closed
+  // form than `fastest_s`, the time by passes of the fastest one in
+  // `finalists`. Returns whether there are any. The closed form does not see
+  // how uneven chunks hold each other up, which may put the layouts without
+  // such chunks behind.
   bool AddCloseBehind(double fastest_s, std::vector<Finalist>* finalists);
   // The layouts that do not fit and would be faster than `chosen_s` seconds by
   // the closed form, fastest first. Empty for a large space, which it would

@@ -36,7 +36,8 @@ Extrapolation ExtrapolationOf(std::span<const Program> programs,
       if (in.lane == Lane::kHost) continue;
       all_s += seconds[i];
       if (!cost.IsPricedByRow(program.layout, in.kind, in.attributes)) continue;
-      const OpShape shape = ShapeOf(program.layout, in.kind, in.attributes);
+      const OpShape shape = ShapeOf(program.layout, in.kind, in.attributes,
+                                    cost.profile().ranks_per_host);
       const auto [known, is_new] = is_beyond.try_emplace(shape, false);
       if (is_new) known->second = cost.Reach(shape) > kNearRatio;
       if (!known->second) continue;

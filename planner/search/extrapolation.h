@@ -21,7 +21,8 @@ struct Extrapolation {
   // whose shapes lie beyond the rows. A product, attention or head with the
   // loss is beyond them if no row of its kind has every dim within a factor of
   // 2. An op that moves bytes is beyond them below half of the smallest row of
-  // its kind or above twice the largest. Kinds without any row are not counted
+  // its kind or above twice the largest. Communication between hosts is beyond
+  // rows that were all measured on one. Kinds without any row are not counted
   // (CostModel::KindsWithoutRows), and neither are ops that formulas price. 0
   // for a profile without tables.
   double share = 0;

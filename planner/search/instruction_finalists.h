@@ -67,7 +67,7 @@ class InstructionFinalists {
   const int64_t memory_limit_;
   const CostModel& cost_;
   StepModel& model_;
-  std::optional<LoweredStep> fastest_;  // Of those lowered with all passes.
+  std::optional<LoweredStep> fastest_;  // Among those lowered with all passes.
   absl::Status too_large_;
   int64_t least_excess_bytes_ = 0;
   int64_t num_instructions_ = 0;  // Lowered so far.

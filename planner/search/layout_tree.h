@@ -31,9 +31,9 @@ class LayoutTree {
 
   const LayoutSpace& space() const { return space_; }
 
-  // tensor, context, expert, expert_tensor and micro_batch; precision and
-  // format as the job says. Of equal others, smaller micro-batches first; the
-  // first divides the others.
+  // The values of tensor, context, expert, expert_tensor and micro_batch;
+  // precision and format are the job's. Among equal others, smaller
+  // micro-batches come first; the first divides the others.
   std::vector<Layout> Shardings() const;
   // Numbers of stages that leave room for at least one replica.
   std::vector<int32_t> Pipelines(const Layout& sharding) const;
@@ -46,7 +46,7 @@ class LayoutTree {
   bool ListsPasses() const;
   // schedule and interleave.
   std::vector<Layout> Orders(const Layout& mesh) const;
-  // zero and recompute, by ZeRO stage and then by what is computed again.
+  // zero and recompute, by ZeRO stage and then by recompute, least first.
   std::vector<Layout> Variants(const Layout& order) const;
   bool Allows(const Layout& variant) const;
 
@@ -55,7 +55,7 @@ class LayoutTree {
   std::vector<Layout> WithExperts(const Layout& cut) const;
 
   LayoutSpace space_;
-  int64_t most_microbatches_;            // Of a step.
+  int64_t most_microbatches_;            // In a step.
   std::vector<int32_t> batch_divisors_;  // Ascending.
 };
 

@@ -17,15 +17,15 @@
 
 namespace millrace {
 
-// Has the passes of `step` run in the order that list scheduling makes of them
-// where those of each stage hold no more than `bytes` (by stage) at once; a
-// function of both alone. ListSchedule's errors.
+// Sets the order of `step` to the one that list scheduling makes if the passes
+// of each stage hold no more than `bytes` (by stage) at once. The order depends
+// on both arguments alone. Errors are ListSchedule's.
 absl::Status ListPasses(const std::vector<int64_t>& bytes, PassStep* step);
 
 struct ListedPasses {
   std::vector<int64_t> bytes;  // For ListPasses().
-  // What the fullest stage holds more with this order than by the closed form
-  // of the layout's own, below 0 where less.
+  // The bytes that the fullest stage holds more with this order than with the
+  // layout's own order by the closed form; negative if it holds less.
   int64_t more_bytes = 0;
   PassSimulation simulation;
 };

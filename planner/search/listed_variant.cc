@@ -32,7 +32,7 @@ void MarkTouched(const Graph& graph, std::span<const GraphOp> ops,
   }
 }
 
-// What one micro-batch holds between its passes.
+// Fills in the bytes that one micro-batch holds between its passes.
 void FillBytes(const Graph& graph, ListedStage* stage) {
   std::vector<bool> forward, backward, weight_gradients;
   MarkTouched(graph, graph.forward, false, &forward);
@@ -52,7 +52,7 @@ int32_t Microseconds(double seconds) {
 }
 
 // Seconds of a stage's passes of one micro-batch, from the times of its ops.
-// Communication of the backward pass hides under what is computed again.
+// Communication of the backward pass hides under recomputing.
 struct PassSeconds {
   double forward = 0;
   double input_gradient = 0;
@@ -80,8 +80,15 @@ PassSeconds PassesOfStage(const ModelSpec& model, const Layout& layout,
     }
   };
   const LayerRange range = StageLayers(model, layout, stage);
+  int64_t num_global = 0;
+  for (int64_t layer = range.begin; layer < range.end; ++layer) {
+    if (model.is_global_layer(layer)) ++num_global;
+  }
   add(GraphOfLayer(model, uniform, LayerKind::kDense, {}),
-      range.end - range.begin);
+      range.end - range.begin - num_global);
+  if (num_global > 0) {
+    add(GraphOfLayer(model, uniform, LayerKind::kGlobal, {}), num_global);
+  }
   if (stage == 0) add(GraphOfEmbedding(model, uniform, {}), 1);
   if (stage == layout.pipeline - 1) add(GraphOfHead(model, uniform, {}), 1);
   passes.input_gradient += std::max(recompute, backward_comm);
@@ -103,7 +110,8 @@ int64_t LeastBytes(const ListedStage& stage) {
   return std::max(stage.activation_bytes, stage.weight_gradient_bytes);
 }
 
-// What both arenas hold beside the micro-batches under way, by 1F1B's Programs.
+// The bytes that both arenas hold beside the micro-batches under way, by 1F1B's
+// Programs.
 absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
                                                  Layout layout) {
   const std::vector<ListedStage> stages =

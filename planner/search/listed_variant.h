@@ -13,11 +13,11 @@
 
 namespace millrace {
 
-// `layout` with Schedule::kListScheduled: what its passes cost by `cost`, and
-// what each stage may hold so that both arenas of its Program fit
-// `arena_bytes`. Nothing where it cannot have that schedule (one stage, or ZeRO
-// 2 or 3) or does not fit. `layout` must pass ValidateLayout; if it has several
-// ranks, `cost` must have communication.
+// Returns `layout` with Schedule::kListScheduled, the costs of its passes by
+// `cost`, and the bytes that each stage may hold so that both arenas of its
+// Program fit `arena_bytes`. Nothing where it cannot have that schedule (one
+// stage, or ZeRO 2 or 3) or does not fit. `layout` must pass ValidateLayout; if
+// it has several ranks, `cost` must have communication.
 absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     const ModelSpec& model, Layout layout, const CostModel& cost,
     int64_t arena_bytes);

@@ -169,7 +169,7 @@ void PassFinalists::TakeSimulated(const PassSimulation& simulation,
   FillTime(tree_.space().model, finalist->layout, cost_, PriceModel::kPasses,
            simulation.step_time_s, &prediction);
   prediction.bubble_fraction = simulation.bubble_fraction;
-  // What is gathered and reduced for every micro-batch is part of its passes.
+  // Gathers and reductions of every micro-batch are part of its passes.
   const double exposed_data = finalist->layout.shards_gradients()
                                   ? time.exposed_data_s / simulation.step_time_s
                                   : simulation.exposed_data_fraction;

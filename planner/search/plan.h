@@ -28,10 +28,10 @@ enum class PriceModel : uint8_t {
 // "the closed form", "passes", "instructions".
 const char* PriceModelName(PriceModel model);
 
-// What a layout is predicted to take. Fractions are shares of the mean rank's
-// step; bytes are those of the most loaded rank.
+// The predicted cost of a layout. Fractions are shares of the mean rank's step;
+// bytes are those of the most loaded rank.
 struct Prediction {
-  PriceModel model = PriceModel::kClosedForm;  // Of the step time and shares.
+  PriceModel model = PriceModel::kClosedForm;  // For the step time and shares.
   double step_time_s = 0;
   double tokens_per_s = 0;  // Over all devices.
   // Model FLOPs of the step over what each rank's best measured GEMM would do
@@ -89,7 +89,7 @@ struct Plan {
   // hashes.
   bool plan_only = false;
   bool pipeline_outermost = false;    // As in Alternative.
-  int32_t num_idle_devices = 0;       // That the layout leaves.
+  int32_t num_idle_devices = 0;       // Devices that the layout leaves idle.
   std::vector<int64_t> listed_bytes;  // As in Alternative.
   Prediction prediction;              // By the finest model that priced it.
   // The prediction by passes, if passes priced the layout or, without its list
@@ -102,8 +102,9 @@ struct Plan {
   std::shared_ptr<const std::vector<Program>> programs;
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
-  // By what share any layout could at most be faster, by the closed form, than
-  // the fastest that the search found by it. 0: none is. Absent: not known.
+  // The share by which any layout could at most be faster, by the closed form,
+  // than the fastest that the search found by it. 0: none is. Absent: not
+  // known.
   std::optional<double> optimality_gap;
   double search_seconds = 0;
   // If the layout recomputes anything: what each op that can be recomputed

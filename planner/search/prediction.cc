@@ -168,7 +168,7 @@ void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
   }
   const double ratio = loser->prediction.step_time_s / chosen.step_time_s;
   const std::string speed = SpeedText(ratio);
-  // Of equals the simpler is chosen.
+  // Among equally fast layouts the simpler is chosen.
   const bool names_model = model != plan_model;
   if (!names_model && ratio == 1) {
     loser->reason = loser->brief_reason = "as fast, but not as simple";

@@ -20,7 +20,7 @@ int64_t BufferBytes(const Program& program, BufferId buffer) {
   return buffer < 0 ? 0 : program.buffers[static_cast<size_t>(buffer)].bytes;
 }
 
-// What the compute lane computes again.
+// The compute lane's time of recomputing.
 double RecomputeSeconds(const Program& program, const RankTimeline& timeline) {
   double seconds = 0;
   for (const TimelineEvent& event : timeline.events) {

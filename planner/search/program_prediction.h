@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-// Whether the profile has what prices the layout's Programs. FailedPrecondition
+// Checks that the profile can price the layout's Programs. FailedPrecondition
 // for a profile without tables, of another precision, or of one rank where the
 // layout has several.
 absl::Status CheckProfile(const Layout& layout, const CostModel& cost);
@@ -38,7 +38,7 @@ void FillMemory(std::span<const Program> programs,
 // ProgramHash() of each.
 std::vector<uint64_t> HashesOf(std::span<const Program> programs);
 
-// By instructions.
+// Simulates by instructions.
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                                           const CostModel& cost);
 // The same step for simulation by passes.

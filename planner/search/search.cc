@@ -331,7 +331,7 @@ class Search {
   const LayoutSpace& space_;
   const CostModel& cost_;
   const int64_t memory_limit_;
-  int64_t most_microbatches_;  // Of a step whose Programs may be lowered.
+  int64_t most_microbatches_;  // In a step whose Programs may be lowered.
   const CopyEngineChoice copy_engines_;
   SearchScope scope_;
   ClosedFormFinalists by_closed_form_;

@@ -90,7 +90,7 @@ struct SearchBudget {
   // left out if the first search priced more layouts than this, since they
   // would take seconds.
   int64_t most_priced_for_neighbours = 50'000;
-  // Likewise if the job asks for list scheduling and the plan has more passes.
+  // The same limit, on passes, if the job asks for list scheduling.
   int64_t most_listed_for_neighbours = 6'000;
   // Nodes lost at once that goodput plans for. More are rarely lost at once,
   // and each number takes a search.

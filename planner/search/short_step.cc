@@ -67,7 +67,8 @@ absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
   ASSIGN_OR_RETURN(const Seconds b,
                    Lower(model, layout, more, cost, memory_limit, &step));
   if (step.prediction.memory_bytes() > memory_limit) return step;
-  // What the micro-batches beyond `more` add, over what those beyond `few` did.
+  // The micro-batches beyond `more` add so many times what those from `few` to
+  // `more` added.
   const double times =
       static_cast<double>(layout.num_microbatches - more) / (more - few);
   const auto all = [times](double fewer, double most) {

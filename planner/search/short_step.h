@@ -20,7 +20,7 @@ struct ShortStep {
   // The prediction of the whole step. It has bytes alone if these exceed the
   // memory limit.
   Prediction prediction;
-  int64_t num_instructions = 0;  // That were lowered for it.
+  int64_t num_instructions = 0;  // Instructions lowered for it.
 };
 
 // Lowers and simulates two steps of few micro-batches. Each further micro-batch

@@ -12,8 +12,8 @@
 namespace millrace {
 namespace {
 
-// By which a kernel is longer at most because another that waits for its peer
-// keeps some cores: about a wave of a product's tiles
+// The most by which a kernel gets longer because another one, which waits for
+// its peer, keeps some cores: about a wave of a product's tiles
 // (docs/results/2026-11-22-small-models-h200.md).
 constexpr double kLongestWaveSeconds = 16e-6;
 
@@ -67,7 +67,7 @@ class EventLoop {
     int32_t num_waiting = 0;  // By kernels, started here and not at all ends.
     // Communication that waits for `computing` to make room.
     std::vector<int32_t> crowded_out;
-    // Copies that are done but for their last kernel, which waits likewise.
+    // Copies that are done but for their last kernel, which waits for room too.
     std::vector<int32_t> waits_to_end;
     // By lane: squares of the seconds of what was computed since the lane's
     // last collective, added up.
@@ -81,11 +81,11 @@ class EventLoop {
   };
   // An op under way.
   struct Slot {
-    int32_t op = -1;         // Of communication, the first member.
+    int32_t op = -1;         // The first member if it communicates.
     double since_s = 0;      // When `slowdown` began;
     double remaining_s = 0;  // what was left then, if nothing slowed it.
-    double slowdown = 0;     // 0: not known before all that starts has.
-    int32_t version = 0;     // Of its end.
+    double slowdown = 0;     // 0: unknown until all that start now have.
+    int32_t version = 0;     // Its end's version.
     bool is_held = false;    // It waits for processors, and begins thereafter.
   };
   // Outdated if the slot has a later version.
@@ -132,8 +132,8 @@ class EventLoop {
            step_.ops[stage.computing].fills_device;
   }
 
-  // By which a computation is longer because communication that waits for its
-  // other end has taken cores already.
+  // The seconds by which a computation gets longer because communication that
+  // waits for its other end has taken cores already.
   double BesideWaitingSeconds(const Stage& stage, const StepOp& op) const {
     if (!rules_.overlap.waits || stage.num_waiting == 0 ||
         op.waiting_slowdown > 0) {
@@ -289,7 +289,7 @@ class EventLoop {
       AddWaiting(transfer.receiver, 1);
     }
   }
-  // What WaitForPeer() began ends when the last op ends: the transfer starts.
+  // Ends what WaitForPeer() began when the last op ends: the transfer starts.
   void MeetPeer(const StepOp& transfer, int32_t ended) {
     AddWaiting(ended == transfer.carries ? transfer.receiver : transfer.stage,
                -1);
@@ -468,11 +468,12 @@ class EventLoop {
   std::vector<int32_t> free_slots_;
   std::vector<int32_t> dirty_;  // Stages.
   std::vector<Meeting> meetings_;
-  std::vector<int32_t> num_waits_;  // By op, that have not ended.
+  std::vector<int32_t> num_waits_;  // By op: waits that have not ended.
   std::vector<int32_t> follower_begin_;
   std::vector<int32_t> followers_;
-  std::vector<int32_t> ready_;     // All that they wait for has ended.
-  std::vector<int32_t> arriving_;  // Let in by what ended this instant.
+  std::vector<int32_t> ready_;  // Ops whose waits have all ended.
+  // Ops that what ended this instant lets start.
+  std::vector<int32_t> arriving_;
   OpTimes times_;
   double now_s_ = 0;
 };

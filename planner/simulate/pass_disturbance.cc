@@ -24,7 +24,7 @@ class Places {
     return static_cast<int32_t>((num_ranks() + ranks_per_machine_ - 1) /
                                 ranks_per_machine_);
   }
-  // Of the ranks of a pass.
+  // The first and last machine of a pass's ranks.
   int64_t FirstMachine(int64_t replica, int64_t stage) const {
     return FirstRank(replica, stage) / ranks_per_machine_;
   }

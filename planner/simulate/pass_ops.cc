@@ -77,7 +77,7 @@ class Builder {
     double gather_s = 0;
     double reduction_s = 0;
     bool takes_over = true;  // It needs what the neighbouring chunk sends.
-    bool hands_over = true;  // What the pass is for is there at its end.
+    bool hands_over = true;  // The pass's result is ready at its end.
   };
   // In their order.
   std::vector<Part> PartsOf(int32_t stage) const {

@@ -35,8 +35,8 @@ struct PassEvent {
   Lane lane;
   int32_t chunk_idx = -1;
   int32_t microbatch_idx = -1;
-  // Of what is cut into buckets: gathers and reductions, and the parts of the
-  // passes that wait for the ones and feed the others.
+  // The bucket of an event that is cut into buckets: a gather or reduction, or
+  // the part of a pass that waits for a gather or feeds a reduction.
   int32_t bucket_idx = -1;
   double start_s = 0;
   double end_s = 0;
@@ -48,7 +48,7 @@ std::string PassEventToString(const PassEvent& event);
 struct RankClass {
   int32_t stage;
   int32_t replica;    // One of the class: the one whose events these are.
-  int64_t num_ranks;  // That it stands for.
+  int64_t num_ranks;  // Ranks that the class stands for.
   // All classes of a stage have the same ones in the same places; they need not
   // be in the order of time.
   std::vector<PassEvent> events;

@@ -153,7 +153,7 @@ class ProgramPasses {
     return id;
   }
 
-  // What waits for what between lanes.
+  // Adds the waits between lanes.
   void JoinLanes(int32_t stage) {
     const StagePasses& passes = stages_[stage];
     for (size_t i = 0; i < op_of_[stage].size(); ++i) {

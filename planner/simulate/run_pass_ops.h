@@ -28,7 +28,7 @@ struct Disturbance {
   // Factors on transfers between a stage and the next one (the first follows
   // the last), by replica and stage; empty: 1.
   std::vector<double> transfers;
-  // Factors on what all replicas do together, by stage; empty: 1.
+  // Factors on ops that all replicas run together, by stage; empty: 1.
   std::vector<double> gathers;
   std::vector<double> reductions;
   double noise_sigma = 0;  // As in PassOptions.
@@ -38,18 +38,17 @@ struct Disturbance {
 struct ReplicaTimes {
   double step_time_s = 0;
   std::vector<double> passes_end_s;  // By replica.
-  // By op: of reductions and the optimizer when they run, of passes and
-  // transfers that these wait for when the last replica's end.
+  // By op. For reductions and the optimizer, when they run. For passes and
+  // transfers that these wait for, when the last replica's end.
   std::vector<double> common_start_s;
   std::vector<double> common_end_s;
-  std::vector<int32_t>
-      last_replica;  // Whose end of a pass or transfer that is.
+  std::vector<int32_t> last_replica;  // The replica whose end that is.
 };
 
-// `alone` is what RunOps() gave: an op takes as long as there, slowed by the
-// traffic it met there, times its factors. Reductions and the optimizer wait
-// for the last replica. What follows a gather or a reduction within the step
-// waits for the one that the replica would run by itself.
+// `alone` is the result of RunOps(). An op takes as long as there, slowed by
+// the traffic it met there, times its factors. Reductions and the optimizer
+// wait for the last replica. An op after a gather or a reduction within the
+// step waits for the one that the replica would run by itself.
 class ReplicaRun {
  public:
   // Borrows its arguments.

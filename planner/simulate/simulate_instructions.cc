@@ -137,7 +137,7 @@ class InstructionOps {
   }
 
  private:
-  // Of one stage, lane by lane.
+  // Adds the ops of one stage, lane by lane.
   void AddStage(const StageSimulation& input,
                 std::span<const InstructionId> instructions) {
     const Program& program = *input.program;
@@ -159,7 +159,8 @@ class InstructionOps {
           step_.waits.push_back(op_of[wait]);
           continue;
         }
-        // What is left out is there at once, but not before what it waits for.
+        // An instruction that is left out ends at once, but not before those
+        // that it waits for.
         for (const InstructionId before : program.instructions[wait].waits) {
           if (op_of[before] >= 0) step_.waits.push_back(op_of[before]);
         }
@@ -169,7 +170,8 @@ class InstructionOps {
     }
   }
 
-  // That goes on longer than any step, or waits for a peer that never comes.
+  // Adds communication that goes on longer than any step, or that waits for a
+  // peer that never comes.
   void AddCommunication(int32_t stage, BesidePart beside) {
     constexpr double kLongerThanAnyStep = 1e6;
     const auto op = static_cast<int32_t>(step_.ops.size());

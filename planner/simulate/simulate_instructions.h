@@ -21,23 +21,24 @@ struct StageSimulation {
   // InstructionId. A collective's or transfer's time counts from when its last
   // member arrives.
   std::vector<double> seconds;
-  // What copy engines do, by InstructionId; empty: nothing. A collective of
-  // theirs ends with a kernel, which has to wait where NCCL's do.
+  // Whether copy engines run the instruction, by InstructionId; empty means
+  // none. A collective of copy engines ends with a kernel, which has to wait
+  // where NCCL's do.
   std::vector<bool> by_copy_engines;
 };
 
 struct SimulationOptions {
-  // Ranks whose compute lanes share the cores of one host, and how much each
-  // is slowed when n of them compute at once (profile.h). Empty: not at all.
-  // Where they do, what communicates takes cores too, one of each of its ranks
-  // while it is under way, and is slowed likewise
+  // Ranks whose compute lanes share the cores of one host, and how much each is
+  // slowed when n of them compute at once (profile.h). Empty: not at all. Where
+  // they share cores, communication takes cores too, one of each of its ranks
+  // while it is under way, and is slowed in the same way
   // (planner/cost/host_sharing.h).
   std::vector<double> compute_contention;
   int32_t ranks_per_host = 1;
   // While a rank computes and something of its communication is under way, not
   // waiting for others, each goes on so much slower.
   OverlapFactors overlap;
-  // Likewise of what copy engines do, which never waits to begin.
+  // The same for communication by copy engines, which never waits to begin.
   OverlapFactors copy_engine_overlap;
   // How far ranks that do alike are apart when they meet (StepWaits,
   // profile.h).
@@ -59,7 +60,7 @@ struct PartTimes {
   std::vector<double> end_s;
 };
 
-// What kernels of another communication do while a part runs.
+// The activity of another communication's kernels while a part runs.
 enum class BesidePart : uint8_t { kNothing, kTraffic, kWaitForPeer };
 
 // When these instructions of one stage run by themselves: all else that they

@@ -54,8 +54,8 @@ absl::Status CheckOptions(const PassOptions& options) {
   return absl::OkStatus();
 }
 
-// Has the passes take what `time` says that those of the slowest stage do, with
-// the traffic of the data axis that each micro-batch causes.
+// Gives the passes the times that `time` has for the slowest stage, and the
+// data axis's traffic that each micro-batch causes.
 void AddTrafficOfPasses(const StepTime& time, PipelineCosts& costs) {
   std::vector<double> seconds(costs.num_stages, 0);
   for (size_t i = 0; i < costs.chunks.size(); ++i) {
@@ -93,7 +93,7 @@ void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
     if (!op.is_pass() && !is_optimizer) continue;
     double& until = computed_until[ops.step.ops[i].stage];
     compute_s += times.end_s[i] - times.start_s[i];
-    // What a pass would have started at without its gathers.
+    // The time at which a pass would have started without its gathers.
     double others_s = until;
     double gathers_s = 0;
     for (const int32_t wait : ops.step.WaitsOf(i)) {
@@ -194,7 +194,7 @@ absl::StatusOr<PassStep> PassStepOf(const Layout& layout,
       static_cast<int32_t>(step.costs.chunks.size()) / step.costs.num_stages;
   step.num_buckets = BucketsOfChunk(chunks_of_stage);
   StepModel::StepEnds& ends = step.ends.front();
-  // With what a step takes beside its passes.
+  // Includes the part of a step beside its passes.
   ends.optimizer_s = time.optimizer_s;
   if (layout.shards_gradients()) {
     ends.parameter_gather_s = ends.gradient_reduction_s = 0;

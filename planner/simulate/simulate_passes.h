@@ -2,12 +2,13 @@
 // number of devices: ranks that do alike are simulated once, and where noise or
 // slow machines make replicas differ, each replica is.
 //
-// What runs: each stage's passes in their order on its compute lane; what one
-// chunk hands to the next over the sender's lane of that direction; buckets of
-// parameters gathered before the first forward pass of their chunk, which goes
-// through them one by one; buckets of gradients reduced as the last backward or
-// weight-gradient pass of their chunk is through with each; then, when all
-// stages have all their gradients (their norm is common), the optimizer.
+// Each stage runs its passes in their order on its compute lane. A chunk hands
+// its results to the next over the sender's lane of that direction. Buckets of
+// parameters are gathered before the first forward pass of their chunk, which
+// goes through them one by one. Buckets of gradients are reduced as the last
+// backward or weight-gradient pass of their chunk is through with each. The
+// optimizer runs when all stages have all their gradients, since their norm is
+// common.
 //
 // Replicas run their passes apart and meet in gathers and reductions, which
 // take their time from the last replica's arrival.
@@ -37,12 +38,12 @@ struct PassStep {
   // Once-a-step work by stage; one entry stands for all stages. A stage's
   // chunks have equal shares of it.
   std::vector<StepModel::StepEnds> ends;
-  int32_t num_buckets = 1;  // Of each chunk.
+  int32_t num_buckets = 1;  // Buckets of each chunk.
   // The ops of the step, if Programs say them (passes_of_programs.h). Then only
   // the numbers of stages, micro-batches and ranks count beside them.
   std::shared_ptr<const PassOps> ops;
-  // Of gathers and reductions, what passes may hide: the rest of the gathers
-  // comes before a stage's passes, that of the reductions after them.
+  // The share of gathers and reductions that passes may hide. The rest of the
+  // gathers comes before a stage's passes, that of the reductions after them.
   double data_hidden_share = 1;
   // False: the sender computes nothing during a transfer.
   bool overlaps_transfers = true;
@@ -82,7 +83,7 @@ struct SlowLink {
   double gradient_reduction = 1;
 };
 
-// A rank on which what is computed takes so many times as long.
+// A rank whose computing takes so many times as long.
 struct SlowRank {
   int64_t rank;
   double factor;
@@ -93,10 +94,11 @@ struct PassOptions {
   // on so much slower. `waits` counts for ops made of Programs only, since
   // other passes do not tell their kernels.
   OverlapFactors overlap;
-  // Of the logarithm of a pass's time on ranks_per_pass ranks; its mean stays.
+  // Standard deviation of the logarithm of a pass's time on ranks_per_pass
+  // ranks; the mean time stays.
   double noise_sigma = 0;
-  // Of the logarithm of a factor on a whole step, what all ranks share; its
-  // mean is 1. Timelines leave it out.
+  // Standard deviation of the logarithm of a factor on a whole step, which all
+  // ranks share; the factor's mean is 1. Timelines leave it out.
   double step_sigma = 0;
   // Machines that are slow for good, drawn at random: their share, and the
   // factor on the time of what is computed on them.
@@ -119,8 +121,8 @@ struct PassOptions {
   }
 };
 
-// What steps wait for: ops on their critical paths, the chains of ops each of
-// which starts as the one before ends, up to the end of the step.
+// A cause of waiting in a step: ops on the critical path, the chain of ops each
+// of which starts as the one before ends, up to the end of the step.
 struct SlowdownCause {
   enum class Kind : uint8_t {
     kPasses,
@@ -130,9 +132,9 @@ struct SlowdownCause {
     kOptimizer,
   };
   Kind kind;
-  int32_t stage;          // Of transfers, the sender.
-  int32_t receiver = -1;  // Stage, of transfers.
-  int32_t replica = -1;   // -1: of what all replicas do together.
+  int32_t stage;          // Sender of a transfer.
+  int32_t receiver = -1;  // Receiving stage of a transfer.
+  int32_t replica = -1;   // -1: ops that all replicas run together.
   // Seconds of a mean step that these ops take longer on the critical path than
   // undisturbed.
   double seconds = 0;
@@ -147,14 +149,15 @@ struct PassSimulation {
   // step_time_s - undisturbed_step_time_s, but for step_sigma: the path
   // undisturbed is no longer than the undisturbed step.
   std::vector<SlowdownCause> causes;
-  // Of the mean stage's undisturbed step: its passes and optimizer, waiting for
-  // gathers and reductions, and waiting for other stages. They sum to 1.
+  // Shares of the mean stage's undisturbed step: its passes and optimizer,
+  // waiting for gathers and reductions, and waiting for other stages. They sum
+  // to 1.
   double compute_fraction = 0;
   double exposed_data_fraction = 0;
   double bubble_fraction = 0;
-  // Empty unless kept. Of the first step drawn. Where replicas differ, a stage
-  // has two classes: the slowest replica, and the one in the middle for the
-  // others. Otherwise one a stage.
+  // The first step drawn; empty unless kept. Where replicas differ, a stage has
+  // two classes: the slowest replica, and the middle one for the others.
+  // Otherwise a stage has one class.
   PassTimeline timeline;
 };
 

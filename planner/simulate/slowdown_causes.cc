@@ -18,7 +18,7 @@ SlowdownCause::Kind KindOf(const PassOp& op) {
   }
 }
 
-// Of those that `op` waits for; -1: it waits for none.
+// The last to end of the ops that `op` waits for; -1 if it waits for none.
 int32_t LastWait(const StepOps& ops, size_t op,
                  const std::vector<double>& end_s) {
   int32_t last = -1;

@@ -25,7 +25,7 @@ class CauseFinder {
       : ops_(ops), replicas_(replicas) {}
 
   void AddStep(const Disturbance& disturbance, const ReplicaTimes& times);
-  std::vector<SlowdownCause> Causes() const;  // Of the mean step, most first.
+  std::vector<SlowdownCause> Causes() const;  // Per mean step, most first.
 
  private:
   // Kind, stage, receiver and replica.

@@ -39,7 +39,7 @@ bool IsKept(Lane lane) {
 
 struct StagePasses::PassTimes {
   std::array<PartTimes, 3> by_beside;  // By BesidePart.
-  std::array<double, 3> end_s;         // Of the compute lane.
+  std::array<double, 3> end_s;         // The end of the compute lane.
   size_t num_computed = 0;  // The first instructions are the compute lane's.
 
   const PartTimes& Alone() const { return Of(BesidePart::kNothing); }
@@ -104,7 +104,7 @@ StagePasses::OpBefore StagePasses::OpBeforeKept(InstructionId id) const {
   const Pass& pass = passes_[moment.pass];
   const int32_t num_parts = NumPartsBefore(moment);
   if (moment.pass == 0 && num_parts == 0) return {};
-  // What the tensor lane does may end after the pass does.
+  // The tensor lane's work may end after the pass does.
   const double behind_s =
       moment.TimeIn(pass.times->Alone()) - pass.times->EndAlone();
   return {.op = pass.first_op + num_parts - 1,
@@ -138,7 +138,7 @@ void StagePasses::Divide(const std::vector<ChunkPass>& order) {
   passes_.push_back({.kind = PassEventKind::kOptimizer});
   DivideComputeLane(order);
   DivideTensorLane(order);
-  // What the host loads for later passes is there in time.
+  // The host's loads for later passes are there in time.
   for (const InstructionId id : LaneOf(Lane::kHost)) {
     const Instruction& instruction = program_.instructions[id];
     if (instruction.microbatch_idx == passes_[0].microbatch_idx) {

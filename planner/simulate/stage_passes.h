@@ -53,7 +53,7 @@ class StagePasses {
   // The start or the end of an instruction of a pass.
   struct Moment {
     int32_t pass = 0;
-    int32_t place = kPassStart;  // Of the instruction, in the pass.
+    int32_t place = kPassStart;  // The instruction's place in the pass.
     bool is_end = false;
 
     static constexpr int32_t kPassStart = -1;
@@ -78,9 +78,9 @@ class StagePasses {
     return program_.lanes[static_cast<size_t>(lane)];
   }
 
-  // Finds the pass of each instruction. The compute lane has one pass after the
-  // other. What comes before the first pass belongs to it. The optimizer is
-  // like a pass after the last one.
+  // Finds the pass of each instruction. On the compute lane one pass follows
+  // the other. Instructions before the first pass belong to it. The optimizer
+  // is like a pass after the last one.
   void Divide(const std::vector<ChunkPass>& order);
   void DivideComputeLane(const std::vector<ChunkPass>& order);
   void DivideTensorLane(const std::vector<ChunkPass>& order);

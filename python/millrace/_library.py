@@ -6,7 +6,7 @@ import pathlib
 
 
 class Error(RuntimeError):
-    """What Millrace refused or failed at. `code` is absl's: 3 for input that cannot be,
+    """Millrace refused or failed. `code` is absl's: 3 for input that cannot be,
     5 for something missing, 9 for a state that forbids the call, 14 for a device or a
     peer that is gone."""
 

@@ -143,7 +143,7 @@ absl::StatusOr<HardwareProfile> Measure(const millrace_trainer& rank,
                                          rank.store.get());
 }
 
-// What one rank has, or why it does not, as a value of the store.
+// The text that one rank has, or why it has none, as a value of the store.
 std::string Encoded(const absl::StatusOr<std::string>& value) {
   if (value.ok()) return absl::StrCat("+", *value);
   return absl::StrCat(static_cast<int>(value.status().code()), " ",

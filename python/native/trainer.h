@@ -61,13 +61,13 @@ typedef struct {
   int64_t vocab_size;
   int64_t num_steps; /* The job's. */
   int64_t completed_steps;
-  int64_t arena_bytes; /* Of this rank. */
+  int64_t arena_bytes; /* This rank's. */
   int32_t is_cuda;
   int32_t device_idx;
   double predicted_step_s;
   /* Text; valid while the trainer is. */
   const char* layout;
-  const char* warnings; /* Of the plan and the host, a line each. */
+  const char* warnings; /* The plan's and the host's, a line each. */
 } millrace_trainer_info;
 MILLRACE_TRAIN_API int32_t millrace_trainer_get_info(
     millrace_trainer* trainer, millrace_trainer_info* info);

@@ -1,4 +1,4 @@
-"""What readelf and the dynamic linker say of a program or library."""
+"""The answers of readelf and the dynamic linker about a program or library."""
 
 import collections
 import pathlib

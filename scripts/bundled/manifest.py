@@ -55,7 +55,7 @@ def packages_of(paths):
 
 
 def dpkg(*arguments):
-    """Lines of what is known. Of the rest it complains, which is not passed on."""
+    """Lines about what dpkg knows. Its complaints about the rest are not passed on."""
     try:
         result = subprocess.run(["dpkg-query", *arguments], capture_output=True, text=True)
     except FileNotFoundError:

@@ -163,7 +163,7 @@ function(millrace_test)
     # OpenMP's flag, which some libraries ask for, must be that of the headers.
     target_link_libraries(${program} PRIVATE
       millrace_flags GTest::gmock GTest::gtest_main OpenMP::OpenMP_CXX)
-    # What tests compute is little; what they cost is to be compiled.
+    # Tests compute little; most of their cost is compiling them.
     target_compile_options(${program} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:${MILLRACE_TEST_OPTIMIZATION}>)
     millrace_sanitize_less(${program})

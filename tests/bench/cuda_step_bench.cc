@@ -96,7 +96,7 @@ struct Settings {
   std::string timelines;
   std::string recompute = "none";
   int32_t planned = 0;
-  std::optional<Prediction> prediction;  // Of what was planned.
+  std::optional<Prediction> prediction;  // The planned layout's.
 };
 
 absl::StatusOr<CostModel> LoadCostModel(const JobSpec& job) {
@@ -128,7 +128,8 @@ absl::Status ListSchedule(Settings* s) {
   return absl::OkStatus();
 }
 
-// All but the job and its layout. What is no setting is a job's path.
+// Returns all but the job and its layout. An argument that is no setting is a
+// job's path.
 absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
                                         std::vector<std::string>* jobs) {
   Settings s;
@@ -277,7 +278,8 @@ void PrintMemory(const Trainer& trainer) {
       FormatBytes(trainer.device_bytes()).c_str());
 }
 
-// What ops of a row have in common: the kind, and the shape of a product.
+// The row of an op. Ops of a row have the kind in common, and the shape of a
+// product.
 std::string RowOf(const Instruction& instruction) {
   std::string row = OpKindName(instruction.kind);
   if (std::holds_alternative<GemmAttributes>(instruction.attributes) ||

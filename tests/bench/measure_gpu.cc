@@ -92,11 +92,11 @@ absl::Status Run(int argc, char** argv) {
   budget.shapes_per_kind = static_cast<size_t>(s.shapes);
   ASSIGN_OR_RETURN(
       ProfileRequest request,
-      BuildProfileRequest(job.model, job.training, s.ranks, budget));
+      BuildProfileRequest(job.model, job.training, s.ranks, s.ranks, budget));
   if (s.devices > s.ranks) {
-    ASSIGN_OR_RETURN(
-        ProfileRequest of_more,
-        BuildProfileRequest(job.model, job.training, s.devices, budget));
+    ASSIGN_OR_RETURN(ProfileRequest of_more,
+                     BuildProfileRequest(job.model, job.training, s.devices,
+                                         s.devices, budget));
     request.ops = std::move(of_more.ops);
     request.mixes = std::move(of_more.mixes);
   }

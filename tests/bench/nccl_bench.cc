@@ -1,6 +1,6 @@
-// What communication between the GPUs of this machine costs: the bandwidth of
-// each collective by size and by the limit on thread blocks, and how much it
-// and a matrix product beside it slow each other down.
+// Measures the cost of communication between the GPUs of this machine: the
+// bandwidth of each collective by size and by the limit on thread blocks, and
+// how much it and a matrix product beside it slow each other down.
 //
 //   nccl_bench [GPUS]
 //
@@ -39,8 +39,7 @@ namespace {
 constexpr int64_t kMegabyte = 1 << 20;
 constexpr int64_t kSizes[] = {1, 4, 16, 64, 256, 1024};  // MB of full tensors.
 constexpr int kBlockLimits[] = {4, 8, 16, 0};            // Zero: NCCL's choice.
-constexpr int kMultiprocessors =
-    132;  // Of Hopper; GEMMs are told to use fewer.
+constexpr int kMultiprocessors = 132;  // Hopper's; GEMMs are told to use fewer.
 
 // The calls that are measured. Buffers are in place, as gradients and
 // parameters are.

@@ -1,6 +1,6 @@
-// What communication between two GPUs of one host takes by NCCL and by copy
-// engines: each kind by size, alone and beside products that hold every
-// multiprocessor, and how much the products take longer.
+// Measures the time of communication between two GPUs of one host by NCCL and
+// by copy engines: each kind by size, alone and beside products that hold every
+// multiprocessor, and how much longer the products take.
 //
 //   peer_copies_bench
 //
@@ -40,8 +40,8 @@ constexpr int kCallsOfLarge = 10;
 struct Case {
   const char* name;
   Layout layout;
-  std::vector<OpKind> kinds;  // Of one exchange.
-  int64_t num_bytes;          // Of each full tensor.
+  std::vector<OpKind> kinds;  // In one exchange.
+  int64_t num_bytes;          // In each full tensor.
 };
 
 std::vector<Case> Cases() {
@@ -122,7 +122,7 @@ class Products {
   bool IsUnderWay() const {
     return cudaStreamQuery(stream_->get()) == cudaErrorNotReady;
   }
-  // Of one product of the newest Launch().
+  // The time of one product of the newest Launch().
   absl::StatusOr<double> Seconds(int num_graphs) const {
     RETURN_IF_ERROR(
         CudaStatus(cudaStreamSynchronize(stream_->get()), "run products"));

@@ -72,8 +72,8 @@ void ForEachLayout(const LayoutTree& space,
   }
 }
 
-// That the search finds the best of all layouts, with memory to spare and
-// without.
+// Proves that the search finds the best of all layouts, with memory to spare
+// and without.
 absl::Status Prove(const Case& planned, int32_t num_devices,
                    int64_t global_batch) {
   LayoutSpace narrow = LayoutSpaceOf(planned.job, num_devices);
@@ -102,7 +102,7 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
       if (bytes <= limits[i]) {
         best_s[i] = std::min(best_s[i], step.time.step_time_s());
       } else if (layout.recompute == Recompute::kNone) {
-        // What stages that compute again each for itself fit by.
+        // Some layouts fit if each stage recomputes a set of its own.
         const auto fitted = evaluator.FitRecompute(layout, limits[i]);
         if (!fitted.has_value()) continue;
         best_s[i] =
@@ -135,7 +135,7 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
   return absl::OkStatus();
 }
 
-// Of layouts whose layers' costs are known.
+// Times the evaluator on layouts whose layers' costs are known.
 absl::Status TimeEvaluator(const Case& planned) {
   LayoutSpace narrow = LayoutSpaceOf(planned.job, 256);
   narrow.constraints.micro_batch = 1;

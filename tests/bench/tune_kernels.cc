@@ -4,7 +4,7 @@
 //   tune_kernels [--only FAMILY] [--out FILE] [--date YYYY-MM-DD]
 //   tune_kernels --gemm FILE
 //
-// What it measured goes to standard error.
+// The measurements go to standard error.
 
 #include "kernels/autotune/tune_kernels.h"
 

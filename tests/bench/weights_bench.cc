@@ -55,7 +55,7 @@ ModelSpec BenchModel(int64_t num_layers) {
           .sequence_length = 8192};
 }
 
-// What element `idx` of the `tensor`-th parameter holds: exact in bf16.
+// The value of element `idx` of the `tensor`-th parameter: exact in bf16.
 float BenchValue(int64_t tensor, int64_t idx) {
   return static_cast<float>((tensor * 31 + idx * 7 + (idx >> 9)) & 127);
 }

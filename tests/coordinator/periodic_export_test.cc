@@ -145,7 +145,7 @@ TEST(PeriodicExportTest, FailuresAreOutcomes) {
   EXPECT_FALSE(outcomes.WaitFor(2)[1].status.ok());
   exporter.Add(2, second);
   EXPECT_TRUE(outcomes.WaitFor(3)[2].status.ok());
-  // What is there stays: a run that went back may be at the step again.
+  // An existing export stays: a run that went back may be at the step again.
   exporter.Add(2, second);
   EXPECT_THAT(std::string(outcomes.WaitFor(4)[3].status.message()),
               HasSubstr("is there already"));

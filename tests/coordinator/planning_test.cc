@@ -95,19 +95,24 @@ TEST(CheckOneGpuKindTest, TellsKindsApart) {
 // and is called foreign or stale elsewhere. Method: each case.
 TEST(GpuProfileWarningsTest, FitsFewerOfTheSameKind) {
   HardwareProfile profile;
+  profile.ranks_per_host = 4;
   profile.provenance = {.machine = "NVIDIA-H200-x4",
                         .description = "4 x NVIDIA H200",
                         .num_ranks = 4,
                         .threads_per_device = 1};
-  const auto num_warnings = [&](const std::string& machine, int32_t num_ranks) {
-    return GpuProfileWarnings(profile,
-                              {.machine = machine, .num_ranks = num_ranks})
+  const auto num_warnings = [&](const std::string& machine, int32_t num_ranks,
+                                int32_t ranks_per_host = 0) {
+    return GpuProfileWarnings(profile, {.machine = machine,
+                                        .num_ranks = num_ranks,
+                                        .ranks_per_host = ranks_per_host})
         .size();
   };
   EXPECT_EQ(num_warnings("NVIDIA-H200-x4", 4), 0u);
   EXPECT_EQ(num_warnings("NVIDIA-H200-x1", 1), 0u);
   EXPECT_EQ(num_warnings("NVIDIA-H200-x8", 8), 1u);
   EXPECT_EQ(num_warnings("NVIDIA-H100-x4", 4), 1u);
+  // On two hosts of two: their links are not those within a host of four.
+  EXPECT_EQ(num_warnings("NVIDIA-H200-x2", 4, 2), 1u);
 }
 
 // Goal: nobody measures for a minute what no layout can hold. Method: a model

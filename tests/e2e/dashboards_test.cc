@@ -18,7 +18,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What one run leaves for those who watch it; every test looks at it.
+// The files that one run leaves for those who watch it; every test looks at
+// them.
 class DashboardsTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {

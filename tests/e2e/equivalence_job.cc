@@ -51,6 +51,30 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
   gpt2.norm = NormKind::kLayer;
   gpt2.learned_positions = 48;
   gpt2.qkv_bias = gpt2.linear_bias = gpt2.ties_embedding = true;
+  for (const bool is_third : {false, true}) {
+    ModelSpec& gemma = add(is_third ? "gemma3" : "gemma2");
+    gemma.feed_forward = FeedForward::kGeglu;
+    gemma.norm_adds_one = gemma.output_norms = gemma.scales_embedding = true;
+    gemma.ties_embedding = true;
+    gemma.sliding_window = 5;
+    gemma.global_layer_period = is_third ? 3 : 2;
+    gemma.query_pre_attn_scalar = 24;
+    if (is_third) {
+      gemma.qk_norm = true;
+      gemma.sliding_rope_theta = 100;
+      gemma.rope_scaling = {.kind = RopeScalingKind::kLinear, .factor = 8};
+    } else {
+      gemma.attention_softcap = 2;
+      gemma.logit_softcap = 3;
+    }
+  }
+  ModelSpec& phi = add("phi4_mini");
+  phi.ties_embedding = true;
+  phi.rotary_dim = 12;
+  phi.rope_factors = {1, 1.5, 2, 4, 8, 16};
+  phi.rope_scaling = {.kind = RopeScalingKind::kLongrope,
+                      .attention_factor = 1.25};
+  add("gelu_erf").feed_forward = FeedForward::kGeluErf;
   ModelSpec& grouped = add("grouped_biases_and_norms");
   grouped.num_kv_heads = 2;
   grouped.qkv_bias = true;

@@ -47,7 +47,7 @@ void CollectOwned(const std::vector<StatePiece>& pieces, Tensors* tensors);
 
 struct JobResult {
   absl::Status status;
-  // Of rank 0; all ranks' are checked to be equal.
+  // Rank 0's. All ranks' are checked to be equal.
   std::vector<double> losses;
   std::vector<double> gradient_norms;
   double validation_loss = 0;

@@ -303,7 +303,7 @@ TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
   ForEachCpuLevel(ExpectSameLayoutTwiceIsBitIdentical);
 }
 
-// Goal: what is computed again is what was computed before, to the bit. Method:
+// Goal: what is recomputed is what was computed before, to the bit. Method:
 // losses, norms and tensors of runs that differ in nothing else, with every op
 // alone and with those before it.
 TEST(EquivalenceTest, RecomputeChangesNoBit) {

@@ -39,7 +39,7 @@ OPTIONS, REST = parser.parse_known_args()
 
 
 def quickstart_recipe():
-    """Of the section training: numbers and words as they stand there."""
+    """The section training: numbers and words as they stand there."""
     text = (ROOT / "configs/quickstart.yaml").read_text()
     training = re.search(r"^training:\n((?:[ #].*\n|\n)*)", text, re.MULTILINE)[1]
     optimizer = dict(re.findall(r"^    (\w+): *([^\s#]+)", training, re.MULTILINE))
@@ -227,8 +227,9 @@ def layouts(gpus):
 
 
 def where_it_parts(apart, norms):
-    """By ten steps: how far losses are apart at most, and the largest gradient norm. What grows
-    at a peak of the norm is a rounding, what is there from the first steps on is not."""
+    """By ten steps: how far losses are apart at most, and the largest gradient norm. A
+    difference that grows at a peak of the norm is a rounding; one from the first steps on
+    is not."""
     rows = []
     for first in range(1, STEPS + 1, 10):
         steps = range(first, min(first + 10, STEPS + 1))

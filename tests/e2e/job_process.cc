@@ -95,7 +95,7 @@ JobProcess::JobProcess(const JobFolder& folder,
                        const std::vector<std::string>& command)
     : output_path_(folder.path + "/output.txt") {
   const std::string cache = folder.path + "/xdg";
-  // What is read from now on is this run's, not an earlier one's.
+  // Everything read from now on is this run's, not an earlier one's.
   std::error_code error;
   fs::remove(RunsLatest(folder), error);
   pid_ = fork();

@@ -67,7 +67,7 @@ std::vector<std::string> RunCommand(const std::string& job);
 std::vector<std::string> MpirunCommand(const std::string& job,
                                        int32_t num_agents);
 
-// Of FOLDER's newest run.
+// The next three read FOLDER's newest run.
 nlohmann::json ReadResult(const JobFolder& folder);
 std::vector<nlohmann::json> ReadLines(const JobFolder& folder,
                                       const std::string& file);

@@ -134,7 +134,8 @@ TEST(RecoveryTest, CoordinatorThatKeepsDyingIsGivenUp) {
       << process.Output();
 }
 
-// Of two ranks, `extra` added to its YAML, long enough to be disturbed.
+// Writes a job of two ranks, with `extra` added to its YAML, that is long
+// enough to be disturbed.
 std::string WriteLongJob(const JobFolder& folder, const std::string& extra) {
   TinyJob tiny = kJob;
   tiny.num_steps = 400;

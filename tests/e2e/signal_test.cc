@@ -66,7 +66,7 @@ TEST(SignalTest, InterruptOfTheTrainScript) {
   const absl::Time began = MonotonicNow();
   process.Signal(SIGINT);
   ExpectGracefulStop(folder, process);
-  // Of mpirun's own four seconds none are left.
+  // None of mpirun's own four seconds are left.
   EXPECT_LE(MonotonicNow() - began, absl::Seconds(3)) << process.Output();
 
   JobProcess stuck(folder, command);

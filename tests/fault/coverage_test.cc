@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-// What the check means, in plain loops.
+// The meaning of the check, in plain loops.
 bool CoversOnce(int64_t rows, int64_t cols, const std::vector<BoxRun>& runs) {
   std::vector<int> counts(rows * cols);
   for (const BoxRun& run : runs) {

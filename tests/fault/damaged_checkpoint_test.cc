@@ -1,4 +1,5 @@
-// What damage on disk is noticed, and what is done without the damaged one.
+// Tests that damage on disk is noticed, and what is done without the damaged
+// checkpoint.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

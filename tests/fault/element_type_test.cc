@@ -18,7 +18,7 @@ int MantissaBits(ElementType type) {
   return type == ElementType::kFp16 ? 10 : 7;
 }
 
-// What 16 bits mean, by the definition of the formats.
+// The value of 16 bits, by the definition of the formats.
 double ValueOf(ElementType type, uint16_t bits) {
   const int mantissa_bits = MantissaBits(type);
   const int exponent_bits = 15 - mantissa_bits;

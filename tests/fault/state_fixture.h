@@ -33,8 +33,9 @@ struct RankState {
 std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout,
                                  bool master = false);
 
-// What element (row, col) of a tensor holds in a save marked `salt`: a hash, so
-// no two elements are likely to be alike; exact in fp32, never a NaN or zero.
+// The value of element (row, col) of a tensor in a save marked `salt`: a hash,
+// so no two elements are likely to be alike; exact in fp32, never a NaN or
+// zero.
 float ElementValue(const std::string& tensor, int64_t row, int64_t col,
                    int64_t salt);
 void FillState(std::vector<RankState>& state, int64_t salt);

@@ -55,7 +55,7 @@ struct TorchTestTensor {
 std::vector<TorchBox> GridOf(const std::vector<int64_t>& shape,
                              const std::vector<int64_t>& parts);
 
-// What torch.save writes of a part.
+// The archive that torch.save writes of a part.
 std::string TorchArchive(ElementType type, const std::vector<int64_t>& sizes,
                          const std::string& bytes);
 

@@ -1,4 +1,5 @@
-// What a crash, a full disk or a failing call at any point of a save leaves.
+// Tests what a crash, a full disk or a failing call at any point of a save
+// leaves.
 
 #include <gtest/gtest.h>
 
@@ -110,7 +111,8 @@ int64_t SaltFound(FileSystem& files, const Scenario& scenario) {
   return -1;
 }
 
-// That the next save works on what the fault left, and leaves only itself.
+// Expects that the next save works on what the fault left, and leaves only
+// itself.
 void ExpectNextSaveIsClean(FaultyFileSystem& files) {
   const absl::Status status = SaveStep(files, 9, 9, 5, 1);
   ASSERT_TRUE(status.ok()) << status;

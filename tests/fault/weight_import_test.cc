@@ -269,7 +269,7 @@ std::vector<TorchTestTensor> MegatronTensors(const ModelSpec& model,
     parts.insert(parts.begin(), model.num_layers);
     add("decoder.layers." + one.name, shape, stack, parts);
   }
-  // What is left behind.
+  // The import leaves this tensor behind.
   add("optimizer.state.exp_avg.decoder.final_layernorm.weight", {hidden},
       std::string(2 * hidden, 'm'), {1});
   return tensors;

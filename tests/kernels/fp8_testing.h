@@ -1,5 +1,5 @@
-// What the tests of e4m3 kernels share: e4m3 on the host, and where the values
-// of attention_fp8.h lie.
+// Helpers that the tests of e4m3 kernels share: e4m3 on the host, and where the
+// values of attention_fp8.h lie.
 
 #ifndef MILLRACE_TESTS_KERNELS_FP8_TESTING_H_
 #define MILLRACE_TESTS_KERNELS_FP8_TESTING_H_
@@ -19,8 +19,8 @@ using Fp8s = std::vector<uint8_t>;  // The bits of e4m3 values.
 
 inline constexpr uint8_t kNanFp8 = 0x7F;
 
-// Of all magnitudes, in ascending order: four bits of exponent with bias 7,
-// three of mantissa; no infinity.
+// All magnitudes, in ascending order: four bits of exponent with bias 7, three
+// of mantissa; no infinity.
 inline const std::array<double, kNanFp8>& Fp8Magnitudes() {
   static const auto magnitudes = [] {
     std::array<double, kNanFp8> values;

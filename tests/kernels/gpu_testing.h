@@ -1,5 +1,5 @@
-// What tests of GPU kernels share: bf16 on the host, arrays on the device and
-// back.
+// Helpers that tests of GPU kernels share: bf16 on the host, arrays on the
+// device and back.
 
 #ifndef MILLRACE_TESTS_KERNELS_GPU_TESTING_H_
 #define MILLRACE_TESTS_KERNELS_GPU_TESTING_H_

@@ -1,5 +1,5 @@
-// What kernel tests share: seeded inputs, poisoned outputs, and running a
-// kernel on every instruction set level and number of threads.
+// Helpers that kernel tests share: seeded inputs, poisoned outputs, and running
+// a kernel on every instruction set level and number of threads.
 
 #ifndef MILLRACE_TESTS_KERNELS_KERNEL_TESTING_H_
 #define MILLRACE_TESTS_KERNELS_KERNEL_TESTING_H_

@@ -1,5 +1,5 @@
-// What tests of the plain kernels share: tensors of either element type, always
-// one element beyond an aligned address unless asked otherwise.
+// Helpers that tests of the plain kernels share: tensors of either element
+// type, always one element beyond an aligned address unless asked otherwise.
 
 #ifndef MILLRACE_TESTS_KERNELS_PLAIN_TESTING_H_
 #define MILLRACE_TESTS_KERNELS_PLAIN_TESTING_H_
@@ -27,7 +27,7 @@ inline std::string ElementName(ElementType type) {
   return type == ElementType::kFloat32 ? "fp32" : "bf16";
 }
 
-// What a tensor of the type holds of these values.
+// These values as a tensor of the type holds them.
 inline std::vector<float> Rounded(ElementType type,
                                   const std::vector<float>& values) {
   return type == ElementType::kFloat32 ? values : FromBf16(ToBf16(values));

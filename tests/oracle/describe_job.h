@@ -1,5 +1,5 @@
-// What tests/oracle/llama.py needs of a job, as JSON with the names of
-// ModelSpec and OptimizerSpec.
+// The values of a job that tests/oracle/llama.py needs, as JSON with the names
+// of ModelSpec and OptimizerSpec.
 
 #ifndef MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_
 #define MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_
@@ -32,7 +32,18 @@ inline nlohmann::json DescribeJob(const JobSpec& job) {
               {"low_freq_factor", m.rope_scaling.low_freq_factor},
               {"high_freq_factor", m.rope_scaling.high_freq_factor},
               {"original_max_position_embeddings",
-               m.rope_scaling.original_max_position_embeddings}}},
+               m.rope_scaling.original_max_position_embeddings},
+              {"attention_factor", m.rope_scaling.attention_factor}}},
+            {"rope_factors", m.rope_factors},
+            {"rotary_dim", m.rotary_dim},
+            {"global_layer_period", m.global_layer_period},
+            {"sliding_rope_theta", m.sliding_rope_theta},
+            {"norm_adds_one", m.norm_adds_one},
+            {"output_norms", m.output_norms},
+            {"scales_embedding", m.scales_embedding},
+            {"query_pre_attn_scalar", m.query_pre_attn_scalar},
+            {"attention_softcap", m.attention_softcap},
+            {"logit_softcap", m.logit_softcap},
             {"feed_forward", FeedForwardName(m.feed_forward)},
             {"norm", NormKindName(m.norm)},
             {"learned_positions", m.learned_positions},

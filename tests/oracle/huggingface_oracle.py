@@ -1,5 +1,6 @@
 """Goal: Millrace computes what Hugging Face's LlamaForCausalLM, MistralForCausalLM,
-Qwen2ForCausalLM, Qwen3ForCausalLM and GPT2LMHeadModel do. Method: step_dump computes one
+Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, Phi3ForCausalLM and
+GPT2LMHeadModel do. Method: step_dump computes one
 step of a small model and writes weights, batch, loss, gradients and what the head
 multiplies; transformers loads the weights by their names and computes logits, loss and
 gradients in double precision.
@@ -19,17 +20,20 @@ import sys
 import numpy
 import torch
 from safetensors.torch import load_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
+import llama
 import model_folder
 
 # Relative, norm-wise per tensor. Sums of a few thousand fp32 terms differ from exact
 # ones by 1e-6; transformers keeps norms and rotary tables in fp32 even so.
 FP32_TOLERANCE = 1e-4
-# Of the distance of transformers' bf16 from the exact values, tensor by tensor: the two
-# round in different places. Ours keeps weight gradients in fp32, so is mostly nearer.
+# A factor on the distance of transformers' bf16 from the exact values, tensor by
+# tensor: the two round in different places. Ours keeps weight gradients in fp32, so is
+# mostly nearer.
 BF16_FACTOR = 1.5
 BF16_FLOOR = 2e-3  # Rounding a tensor once.
 
@@ -38,21 +42,85 @@ def is_gpt2(m):
     return m["learned_positions"] > 0
 
 
+def is_gemma(m):
+    return m["output_norms"]
+
+
+def is_phi(m):
+    return m["rotary_dim"] > 0
+
+
 def in_their_names(m, tensors):
+    if is_phi(m):
+        return model_folder.to_fused(tensors, m)
     return model_folder.to_gpt2(tensors, m) if is_gpt2(m) else dict(tensors)
+
+
+def layer_types(m):
+    return ["sliding_attention" if llama.is_sliding(m, layer) else "full_attention"
+            for layer in range(m["num_layers"])]
 
 
 def make_gpt2(m, dtype):
     return GPT2LMHeadModel(GPT2Config(
         vocab_size=m["vocab_size"], n_embd=m["hidden"], n_inner=m["ffn_hidden"],
         n_layer=m["num_layers"], n_head=m["num_heads"], n_positions=m["learned_positions"],
-        layer_norm_epsilon=m["norm_epsilon"], activation_function="gelu_new", resid_pdrop=0.0,
+        layer_norm_epsilon=m["norm_epsilon"], resid_pdrop=0.0,
+        activation_function="gelu" if m["feed_forward"] == "gelu_erf" else "gelu_new",
         embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, attn_implementation="eager")).to(dtype)
+
+
+def sizes(m):
+    return {"vocab_size": m["vocab_size"], "hidden_size": m["hidden"],
+            "intermediate_size": m["ffn_hidden"], "num_hidden_layers": m["num_layers"],
+            "num_attention_heads": m["num_heads"], "num_key_value_heads": m["num_kv_heads"],
+            "rms_norm_eps": m["norm_epsilon"], "tie_word_embeddings": m["ties_embedding"],
+            "use_cache": False, "attn_implementation": "eager"}
+
+
+def make_gemma(m, dtype):
+    options = {"head_dim": m["head_dim"], "max_position_embeddings": m["sequence_length"],
+               "query_pre_attn_scalar": m["query_pre_attn_scalar"],
+               "sliding_window": m["sliding_window"], "layer_types": layer_types(m),
+               "hidden_activation": "gelu_pytorch_tanh",
+               "attn_logit_softcapping": m["attention_softcap"] or None,
+               "final_logit_softcapping": m["logit_softcap"] or None, **sizes(m)}
+    full = {"rope_type": "default", "rope_theta": m["rope_theta"]}
+    if not m["qk_norm"]:
+        return Gemma2ForCausalLM(Gemma2Config(
+            rope_theta=m["rope_theta"], rope_parameters=full, **options)).to(dtype)
+    scaling = {"rope_type": "linear", "factor": m["rope_scaling"]["factor"]}
+    local = {"rope_type": "default", "rope_theta": m["sliding_rope_theta"]}
+    return Gemma3ForCausalLM(Gemma3TextConfig(
+        rope_theta=m["rope_theta"], rope_local_base_freq=m["sliding_rope_theta"],
+        rope_scaling=scaling,  # Version 4.
+        rope_parameters={"full_attention": {**full, **scaling}, "sliding_attention": local},
+        **options)).to(dtype)
+
+
+def make_phi(m, dtype):
+    # Sequences are no longer than those seen first: the short list is in use.
+    length = m["sequence_length"]
+    share = m["rotary_dim"] / m["head_dim"]
+    scaling = {"rope_type": "longrope", "short_factor": m["rope_factors"],
+               "long_factor": m["rope_factors"],
+               "attention_factor": m["rope_scaling"]["attention_factor"]}
+    return Phi3ForCausalLM(Phi3Config(
+        max_position_embeddings=2 * length, original_max_position_embeddings=length,
+        partial_rotary_factor=share, rope_theta=m["rope_theta"], rope_scaling=scaling,
+        rope_parameters={**scaling, "rope_theta": m["rope_theta"], "partial_rotary_factor": share,
+                         "original_max_position_embeddings": length},
+        pad_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attention_dropout=0.0,
+        **sizes(m))).to(dtype)
 
 
 def make_model(m, dtype):
     if is_gpt2(m):
         return make_gpt2(m, dtype)
+    if is_gemma(m):
+        return make_gemma(m, dtype)
+    if is_phi(m):
+        return make_phi(m, dtype)
     is_scaled = m["rope_scaling"]["kind"] != "none"
     rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
     if is_scaled:
@@ -99,6 +167,8 @@ def run(m, weights, batch, dtype):
     model.load_state_dict(state, strict=True)
     tokens, targets, starts = batch
     mask = attention_mask(starts, m["sliding_window"], dtype)
+    if is_gemma(m):
+        mask = {"full_attention": attention_mask(starts, 0, dtype), "sliding_attention": mask}
     logits = model(input_ids=tokens, attention_mask=mask).logits
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).to(torch.promote_types(dtype, torch.float32)), targets.flatten())

@@ -1,7 +1,7 @@
 """The Llama equations in PyTorch, written from the published definitions and apart
 from Millrace: RMSNorm, rotary positions (rotate-half), grouped-query attention,
-SwiGLU, and the options of other families (Llama 3.1, Mistral, Qwen2, Qwen3, GPT-2) where
-the model states them. Parameter names are those of Hugging Face's Llama.
+SwiGLU, and the options of other families (Llama 3.1, Mistral, Qwen2, Qwen3, GPT-2, Gemma 2
+and 3, Phi-4-mini) where the model states them. Parameter names are those of Hugging Face's Llama.
 
 The reference that oracle_test.py checks Millrace against, and the peer that
 scripts/bench_step races it against.
@@ -15,21 +15,32 @@ from torch import nn
 
 
 class RmsNorm(nn.Module):
-    def __init__(self, hidden, epsilon):
+    def __init__(self, hidden, m):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden))
-        self.epsilon = epsilon
+        self.offset = 1.0 if m.get("norm_adds_one", False) else 0.0
+        self.weight = nn.Parameter(torch.full((hidden,), 1.0 - self.offset))
+        self.epsilon = m["norm_epsilon"]
 
     def forward(self, x):
         mean_square = x.pow(2).mean(-1, keepdim=True)
-        return x * torch.rsqrt(mean_square + self.epsilon) * self.weight
+        return x * torch.rsqrt(mean_square + self.epsilon) * (self.offset + self.weight)
 
 
 def stream_norm(m):
     """The norm in front of each block and of the head."""
     if m.get("norm", "rms") == "layer":
         return nn.LayerNorm(m["hidden"], eps=m["norm_epsilon"])
-    return RmsNorm(m["hidden"], m["norm_epsilon"])
+    return RmsNorm(m["hidden"], m)
+
+
+def softcapped(x, cap):
+    return cap * torch.tanh(x / cap) if cap > 0 else x
+
+
+def is_sliding(m, layer):
+    """Whether the layer has the window; every global_layer_period-th has none."""
+    period = m.get("global_layer_period", 0)
+    return m.get("sliding_window", 0) > 0 and (period == 0 or (layer + 1) % period != 0)
 
 
 def scaled_frequency(frequency, scaling):
@@ -46,21 +57,33 @@ def scaled_frequency(frequency, scaling):
     return (1 - smooth) * frequency / scaling["factor"] + smooth * frequency
 
 
-def rotary_tables(length, m, dtype):
-    """cos and sin of [length, head_dim]; both halves of a head share angles."""
-    head_dim, scaling = m["head_dim"], m.get("rope_scaling", {"kind": "none"})
-    frequencies = [m["rope_theta"] ** (-i / head_dim) for i in range(0, head_dim, 2)]
+def rotary_tables(length, m, dtype, sliding=False):
+    """cos and sin of [length, rotated elements]; both halves of these share angles. Gemma 3
+    has a base of its own, and no scaling, in layers with a window."""
+    width = m.get("rotary_dim", 0) or m["head_dim"]
+    theta, scaling = m["rope_theta"], m.get("rope_scaling", {"kind": "none"})
+    if sliding and m.get("sliding_rope_theta", 0) > 0:
+        theta, scaling = m["sliding_rope_theta"], {"kind": "none"}
+    frequencies = [theta ** (-i / width) for i in range(0, width, 2)]
+    amplitude = 1.0
     if scaling["kind"] == "llama3":
         frequencies = [scaled_frequency(f, scaling) for f in frequencies]
+    elif scaling["kind"] == "linear":
+        frequencies = [f / scaling["factor"] for f in frequencies]
+    elif scaling["kind"] == "longrope":
+        frequencies = [f / d for f, d in zip(frequencies, m["rope_factors"], strict=True)]
+        amplitude = scaling["attention_factor"]
     angles = torch.outer(torch.arange(length, dtype=torch.float64),
                          torch.tensor(frequencies, dtype=torch.float64))
     angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return (amplitude * angles.cos()).to(dtype), (amplitude * angles.sin()).to(dtype)
 
 
 def rotate(x, cos, sin):
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    """Turns the first elements of each head, as many as the tables have."""
+    turned, rest = x[..., :cos.shape[-1]], x[..., cos.shape[-1]:]
+    first, second = turned.chunk(2, dim=-1)
+    return torch.cat([turned * cos + torch.cat([-second, first], dim=-1) * sin, rest], dim=-1)
 
 
 def attention_bias(document_starts, window, dtype):
@@ -84,12 +107,14 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(m["hidden"], kv_width, bias=has_bias)
         self.v_proj = nn.Linear(m["hidden"], kv_width, bias=has_bias)
         if m.get("qk_norm", False):
-            self.q_norm = RmsNorm(self.head_dim, m["norm_epsilon"])
-            self.k_norm = RmsNorm(self.head_dim, m["norm_epsilon"])
+            self.q_norm = RmsNorm(self.head_dim, m)
+            self.k_norm = RmsNorm(self.head_dim, m)
         else:
             self.q_norm = self.k_norm = nn.Identity()
         self.o_proj = nn.Linear(query_width, m["hidden"], bias=m.get("linear_bias", False))
         self.is_rotary = m.get("learned_positions", 0) == 0
+        self.scale = (m.get("query_pre_attn_scalar", 0) or self.head_dim) ** -0.5
+        self.softcap = m.get("attention_softcap", 0)
 
     def forward(self, x, cos, sin, bias):
         batch, length, _ = x.shape
@@ -100,7 +125,7 @@ class Attention(nn.Module):
         value = heads(self.v_proj(x), self.num_kv_heads)
         group = self.num_heads // self.num_kv_heads
         key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-        scores = query @ key.transpose(2, 3) * self.head_dim ** -0.5 + bias
+        scores = softcapped(query @ key.transpose(2, 3) * self.scale, self.softcap) + bias
         mixed = scores.softmax(dim=-1) @ value
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
 
@@ -110,7 +135,7 @@ class Mlp(nn.Module):
         super().__init__()
         bias = m.get("linear_bias", False)
         self.kind = m.get("feed_forward", "swiglu")
-        if self.kind == "swiglu":
+        if self.kind in ("swiglu", "geglu"):
             self.gate_proj = nn.Linear(m["hidden"], m["ffn_hidden"], bias=bias)
         self.up_proj = nn.Linear(m["hidden"], m["ffn_hidden"], bias=bias)
         self.down_proj = nn.Linear(m["ffn_hidden"], m["hidden"], bias=bias)
@@ -118,6 +143,10 @@ class Mlp(nn.Module):
     def forward(self, x):
         if self.kind == "gelu":
             return self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))
+        if self.kind == "gelu_erf":
+            return self.down_proj(F.gelu(self.up_proj(x)))
+        if self.kind == "geglu":
+            return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -127,10 +156,19 @@ class Layer(nn.Module):
         self.input_layernorm = stream_norm(m)
         self.self_attn = Attention(m)
         self.post_attention_layernorm = stream_norm(m)
+        self.norms_outputs = m.get("output_norms", False)
+        if self.norms_outputs:
+            self.pre_feedforward_layernorm = stream_norm(m)
+            self.post_feedforward_layernorm = stream_norm(m)
         self.mlp = Mlp(m)
 
     def forward(self, x, cos, sin, bias):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, bias)
+        attended = self.self_attn(self.input_layernorm(x), cos, sin, bias)
+        if self.norms_outputs:
+            x = x + self.post_attention_layernorm(attended)
+            fed = self.mlp(self.pre_feedforward_layernorm(x))
+            return x + self.post_feedforward_layernorm(fed)
+        x = x + attended
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -163,12 +201,17 @@ class Llama(nn.Module):
         x = self.model.embed_tokens(tokens)
         if self.m.get("learned_positions", 0) > 0:
             x = x + self.model.embed_positions.weight[:tokens.shape[1]]
-        cos, sin = rotary_tables(tokens.shape[1], self.m, x.dtype)
-        bias = attention_bias(document_starts, self.m.get("sliding_window", 0), x.dtype)
-        for layer in self.model.layers:
-            x = layer(x, cos, sin, bias)
+        if self.m.get("scales_embedding", False):
+            x = x * self.m["hidden"] ** 0.5
+        # Of layers without the window, and with it.
+        kinds = [(*rotary_tables(tokens.shape[1], self.m, x.dtype, sliding),
+                  attention_bias(document_starts,
+                                 self.m.get("sliding_window", 0) if sliding else 0, x.dtype))
+                 for sliding in (False, True)]
+        for idx, layer in enumerate(self.model.layers):
+            x = layer(x, *kinds[is_sliding(self.m, idx)])
         head = self.model.embed_tokens if self.is_tied else self.lm_head
-        return self.model.norm(x) @ head.weight.T
+        return softcapped(self.model.norm(x) @ head.weight.T, self.m.get("logit_softcap", 0))
 
     def loss(self, tokens, targets, document_starts):
         """Mean negative log-likelihood of all tokens; arguments [batch, length] int64."""

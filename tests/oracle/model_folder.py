@@ -84,6 +84,33 @@ def llama_config(m, dtype):
             "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.46.0"}
 
 
+def gemma_config(m, dtype):
+    """Gemma 2, or with norms of queries and keys Gemma 3."""
+    is_third = m["qk_norm"]
+    config = {**llama_config(m, dtype), "hidden_activation": "gelu_pytorch_tanh",
+              "architectures": ["Gemma3ForCausalLM" if is_third else "Gemma2ForCausalLM"],
+              "model_type": "gemma3_text" if is_third else "gemma2", "tie_word_embeddings": True,
+              "sliding_window": m["sliding_window"],
+              "query_pre_attn_scalar": m["query_pre_attn_scalar"],
+              "attn_logit_softcapping": m["attention_softcap"] or None,
+              "final_logit_softcapping": m["logit_softcap"] or None,
+              "layer_types": ["sliding_attention" if llama.is_sliding(m, layer) else
+                              "full_attention" for layer in range(m["num_layers"])]}
+    if is_third:
+        config["rope_local_base_freq"] = m["sliding_rope_theta"]
+    del config["mlp_bias"]
+    return config
+
+
+def phi4_mini_config(m, dtype):
+    """Sequences of the tests are longer than those seen first."""
+    return {**phi3_config(m, dtype), "tie_word_embeddings": True,
+            "partial_rotary_factor": m["rotary_dim"] / m["head_dim"],
+            "original_max_position_embeddings": 16,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * (m["rotary_dim"] // 2),
+                             "long_factor": m["rope_factors"]}}
+
+
 def phi3_config(m, dtype):
     return {**llama_config(m, dtype), "architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
 

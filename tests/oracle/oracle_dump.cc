@@ -45,6 +45,25 @@ namespace {
 
 constexpr int64_t kNumSteps = 10;
 
+// Layers with a window and layers without, and softcaps that bend.
+void AddGemmasOptions(bool is_third, ModelSpec* model) {
+  model->num_layers = 3;
+  model->feed_forward = FeedForward::kGeglu;
+  model->ties_embedding = true;
+  model->norm_adds_one = model->output_norms = model->scales_embedding = true;
+  model->sliding_window = 9;
+  model->global_layer_period = is_third ? 3 : 2;
+  model->query_pre_attn_scalar = 20;
+  if (is_third) {
+    model->qk_norm = true;
+    model->sliding_rope_theta = 50;
+    model->rope_scaling = {.kind = RopeScalingKind::kLinear, .factor = 4};
+  } else {
+    model->attention_softcap = 1.5;
+    model->logit_softcap = 2;
+  }
+}
+
 // Odd sizes on purpose: nothing is a multiple of a vector or tile.
 absl::StatusOr<JobSpec> JobOf(const std::string& name) {
   JobSpec job;
@@ -84,7 +103,9 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.training.optimizer.decay = LearningRateDecay::kLinear;
   } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
              name == "tied" || name == "sliding_window" || name == "gpt2" ||
-             name == "all_biases" || name == "preference") {
+             name == "all_biases" || name == "gemma2" || name == "gemma3" ||
+             name == "phi4_mini" || name == "gelu_erf" ||
+             name == "preference") {
     job.model = {.vocab_size = 83,
                  .hidden = 28,
                  .num_layers = 2,
@@ -118,6 +139,17 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
       job.model.learned_positions = 47;
     }
     if (name == "sliding_window") job.model.sliding_window = 9;
+    if (name == "gelu_erf") job.model.feed_forward = FeedForward::kGeluErf;
+    if (name == "gemma2" || name == "gemma3") {
+      AddGemmasOptions(name == "gemma3", &job.model);
+    }
+    if (name == "phi4_mini") {  // Part of a head is rotated.
+      job.model.ties_embedding = true;
+      job.model.rotary_dim = 10;
+      job.model.rope_factors = {1.0, 1.25, 1.5, 3.0, 7.5};
+      job.model.rope_scaling = {.kind = RopeScalingKind::kLongrope,
+                                .attention_factor = 1.2};
+    }
     if (name == "preference") {
       job.training.objective = "dpo";
       job.training.dpo_beta = 0.3;
@@ -128,7 +160,8 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     return absl::InvalidArgumentError(absl::StrCat(
         "unknown case ", name,
         "; known: grouped, plain, scaled_rope, biases, qk_norm, tied, gpt2, "
-        "all_biases, sliding_window, preference"));
+        "all_biases, sliding_window, gemma2, gemma3, phi4_mini, gelu_erf, "
+        "preference"));
   }
   return job;
 }

@@ -37,7 +37,7 @@ def learning_rate(case, step):
 
 
 class Dump:
-    """What oracle_dump wrote for one case."""
+    """The files that oracle_dump wrote for one case."""
 
     def __init__(self, name, folder, model_folder=None):
         self.folder = pathlib.Path(folder)
@@ -169,6 +169,18 @@ class OracleTest(ComparisonTest):
 
     def test_sliding_window(self):
         self.check_case("sliding_window")
+
+    def test_gemma2(self):
+        self.check_case("gemma2")
+
+    def test_gemma3(self):
+        self.check_case("gemma3")
+
+    def test_phi4_mini(self):
+        self.check_case("phi4_mini")
+
+    def test_gelu_by_erf(self):
+        self.check_case("gelu_erf")
 
 
 class PreferenceTest(ComparisonTest):

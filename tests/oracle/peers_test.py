@@ -82,7 +82,7 @@ class JobDimsTest(unittest.TestCase):
 
 class LossCurveTest(unittest.TestCase):
     def exit_code(self, difference, steps=range(1, 101)):
-        """Of loss_curve.py on two curves; `difference` of a step, ours less the peer's."""
+        """The code of loss_curve.py on two curves; `difference`, by step: ours less the peer's."""
         with tempfile.TemporaryDirectory() as folder:
             paths = [f"{folder}/{name}" for name in ("ours", "peer")]
             for path, part in zip(paths, (1, 0)):

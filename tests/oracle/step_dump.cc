@@ -61,7 +61,7 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .sequence_length = 37,
                  .init_std = 0.08};
   } else if (name == "narrow" || name == "llama3.2" || name == "qwen2" ||
-             name == "gpt2") {
+             name == "gpt2" || name == "gpt2_erf" || name == "phi4_mini") {
     // Fast kernels, heads of 64.
     job.model = {.vocab_size = 1024,
                  .hidden = 512,
@@ -73,13 +73,23 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .sequence_length = 256,
                  .rope_theta = 500000.0};
     job.model.ties_embedding = name != "narrow";
-    job.model.qkv_bias = name == "qwen2" || name == "gpt2";
-    if (name == "gpt2") {
+    const bool is_gpt2 = name == "gpt2" || name == "gpt2_erf";
+    job.model.qkv_bias = name == "qwen2" || is_gpt2;
+    if (is_gpt2) {
       job.model.num_kv_heads = job.model.num_heads;
       job.model.learned_positions = 320;
       job.model.norm = NormKind::kLayer;
-      job.model.feed_forward = FeedForward::kGelu;
+      job.model.feed_forward =
+          name == "gpt2" ? FeedForward::kGelu : FeedForward::kGeluErf;
       job.model.linear_bias = true;
+    }
+    if (name == "phi4_mini") {
+      job.model.rotary_dim = 48;
+      for (int i = 0; i < 24; ++i) {
+        job.model.rope_factors.push_back(1 + 0.25 * i);
+      }
+      job.model.rope_scaling = {.kind = RopeScalingKind::kLongrope,
+                                .attention_factor = 1.2};
     }
     if (name == "llama3.2") {
       job.model.rope_scaling = {.kind = RopeScalingKind::kLlama3,
@@ -101,11 +111,39 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .norm_epsilon = 1e-6};
     job.model.qk_norm = name == "qwen3";
     if (name == "mistral") job.model.sliding_window = 70;
+  } else if (name == "gemma2" || name == "gemma3") {
+    // Heads of 256, layers of both kinds.
+    job.model = {.vocab_size = 2048,
+                 .hidden = 512,
+                 .num_layers = 3,
+                 .num_heads = 4,
+                 .num_kv_heads = 2,
+                 .head_dim = 256,
+                 .ffn_hidden = 1536,
+                 .sequence_length = 256,
+                 .norm_epsilon = 1e-6,
+                 .feed_forward = FeedForward::kGeglu,
+                 .ties_embedding = true,
+                 .sliding_window = 70,
+                 .global_layer_period = name == "gemma3" ? 3 : 2,
+                 .norm_adds_one = true,
+                 .output_norms = true,
+                 .scales_embedding = true,
+                 .query_pre_attn_scalar = 200};
+    if (name == "gemma2") {
+      job.model.attention_softcap = 2;
+      job.model.logit_softcap = 3;
+    } else {
+      job.model.qk_norm = true;
+      job.model.rope_theta = 1e6;
+      job.model.sliding_rope_theta = 1e4;
+      job.model.rope_scaling = {.kind = RopeScalingKind::kLinear, .factor = 8};
+    }
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown case ", name,
                      "; known: odd, narrow, wide, llama3.2, qwen2, qwen3, "
-                     "mistral, gpt2"));
+                     "mistral, gpt2, gpt2_erf, phi4_mini, gemma2, gemma3"));
   }
   return job;
 }

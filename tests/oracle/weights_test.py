@@ -28,6 +28,14 @@ GPT2 = {**MODEL, "feed_forward": "gelu", "norm": "layer", "learned_positions": 6
         "qkv_bias": True, "linear_bias": True, "ties_embedding": True}
 # Fewer heads of keys than of queries.
 PHI3 = {**MODEL, "num_heads": 6, "num_kv_heads": 2, "head_dim": 4}
+PHI4_MINI = {**MODEL, "num_heads": 3, "ties_embedding": True, "rotary_dim": 6,
+             "rope_factors": [1.0, 2.5, 7.0]}
+GEMMA2 = {**MODEL, "num_layers": 3, "feed_forward": "geglu", "ties_embedding": True,
+          "qk_norm": False, "norm_adds_one": True, "output_norms": True, "scales_embedding": True,
+          "sliding_window": 9, "global_layer_period": 2, "query_pre_attn_scalar": 12,
+          "attention_softcap": 1.5, "logit_softcap": 2.0}
+GEMMA3 = {**GEMMA2, "qk_norm": True, "attention_softcap": 0, "logit_softcap": 0,
+          "global_layer_period": 3, "sliding_rope_theta": 50.0}
 
 
 class WeightsTest(oracle_test.ComparisonTest):
@@ -96,6 +104,15 @@ class WeightsTest(oracle_test.ComparisonTest):
 
     def test_phi3(self):
         self.check_packed(PHI3, model_folder.phi3_config, model_folder.to_fused)
+
+    def test_phi4_mini(self):
+        self.check_packed(PHI4_MINI, model_folder.phi4_mini_config, model_folder.to_fused)
+
+    def test_gemma2(self):
+        self.check_packed(GEMMA2, model_folder.gemma_config, lambda state, m: state)
+
+    def test_gemma3(self):
+        self.check_packed(GEMMA3, model_folder.gemma_config, lambda state, m: state)
 
     def test_reads_the_first_folders_of_gpt2(self):
         """Their names lack a prefix, and they carry masks."""

@@ -21,7 +21,7 @@
 
 namespace millrace {
 
-// What a machine does otherwise than its profile says.
+// The ways in which a machine differs from its profile.
 struct Truth {
   HardwareProfile profile;  // As it should be.
   double noise = 0.03;      // Standard deviation of log(time) of a call.

@@ -20,8 +20,8 @@ inline std::vector<OpKind> AllOpKinds() {
   return kinds;
 }
 
-// Of the type that the kind takes. Tokens, and what is as many, grow with
-// `scale`.
+// Attributes of the type that the kind takes. Tokens, and sizes equal to them,
+// grow with `scale`.
 inline OpAttributes SampleAttributes(OpKind kind, int64_t scale) {
   const int64_t tokens = 4096 * scale;
   const std::vector<OpAttributes> samples = {

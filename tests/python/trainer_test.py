@@ -273,7 +273,7 @@ class TrainerTest(unittest.TestCase):
 
 
 def checksums(manifest):
-    """What the files hold, piece by piece, without their names."""
+    """The content of the files, piece by piece, without their names."""
     pieces = [dict(piece, offset=0) for file in manifest["files"] for piece in file["pieces"]]
     assert pieces and all(piece["checksums"] for piece in pieces)
     return pieces

@@ -64,7 +64,7 @@ class Cluster {
     bool hangs_when_told = false;
     bool stuck = false;
     Generation seen{};   // Highest it was told of; older is refused.
-    Generation given{};  // That it works for.
+    Generation given{};  // The one that it works for.
     WorkerPhase phase = WorkerPhase::kIdle;
     bool failed = false;
     int64_t steps = 0;
@@ -121,10 +121,11 @@ class Cluster {
 
   std::optional<JobState> coordinator_;
   int64_t coordinator_life_ = 0;
-  RecoveredJob log_;  // What is durable.
+  RecoveredJob log_;  // The durable one.
   bool has_profile_ = false;
-  std::vector<SimulatedWorker> workers_;  // Of all time.
-  // Of agents: deaths are told again after a coordinator's restart.
+  std::vector<SimulatedWorker> workers_;  // All that ever were.
+  // Those that agents reported. Deaths are told again after a coordinator's
+  // restart.
   std::vector<JobEvent> reported_deaths_;
 
   std::map<int64_t, int32_t> generation_sizes_;                  // Begun ones.

@@ -137,7 +137,7 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
     handle(WorkerJoined{{Rank{rank}, 1}, Generation{}, WorkerPhase::kIdle});
   }
   ASSERT_EQ(state.phase(), JobState::Phase::kTraining);
-  wait(2 * limit);  // Of training: no order, no time-out.
+  wait(2 * limit);  // This is training: no order, no time-out.
   handle(WorkerDead{{Rank{0}, 1}, "killed"});
   ASSERT_EQ(state.generation(), Generation{2});
   wait(limit / 2);

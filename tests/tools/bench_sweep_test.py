@@ -108,7 +108,7 @@ class SweepTest(unittest.TestCase):
             bench_sweep.print_table(sweep)
         text = table.getvalue()
         self.assertIn("FAILED: cuda_step_bench: no memory", text)
-        self.assertIn("1.00 %  0.50 %  2.00 %  1.50 %", text)  # Of the step of 2 s.
+        self.assertIn("1.00 %  0.50 %  2.00 %  1.50 %", text)  # Shares of the step of 2 s.
         self.assertIn("2 by hand: rank correlation 1.000", text)
         self.assertIn("the planner's choice takes -20.0 % of the best by hand", text)
 

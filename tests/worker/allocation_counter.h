@@ -9,7 +9,7 @@
 namespace millrace {
 
 struct AllocationCounts {
-  int64_t own;      // Of this program's code.
+  int64_t own;      // In this program's code.
   int64_t library;  // Somewhere below a call into Gloo or OpenMP.
 };
 

@@ -55,7 +55,7 @@ struct StateError {
   // updated has an error of 1.
   WorstTensor parameters;
   WorstTensor first_moments;   // Relative to the moment. Linear in gradients.
-  WorstTensor second_moments;  // Likewise.
+  WorstTensor second_moments;  // As first_moments.
 };
 // `before` is the state in which training began. DataLoss unless every element
 // of the reference was compared exactly once.

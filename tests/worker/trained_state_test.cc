@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 struct Trained {
   WholeState before;
   WholeState after;
-  std::vector<StatePiece> pieces;  // Of `after`, in its memory.
+  std::vector<StatePiece> pieces;  // Pieces of `after`, in its memory.
 };
 
 // Pieces that lie in `state`, as those of one rank.

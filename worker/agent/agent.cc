@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,11 +27,15 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/exceptions.h"
+#include "base/files.h"
 #include "base/status_macros.h"
+#include "coordinator/protocol/build_id.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/secret.h"
 #include "worker/agent/child_process.h"
+#include "worker/agent/data_facts.h"
 #include "worker/agent/data_preparation.h"
+#include "worker/agent/host_job.h"
 #include "worker/agent/restart_budget.h"
 #include "worker/data/open_batches.h"
 #include "worker/data/prepare.h"
@@ -42,13 +47,26 @@ constexpr int kPollMs = 200;
 // Queues of a GPU: streams that share one wait for each other, and those of
 // copy engines wait for other ranks. CUDA has eight otherwise, 32 at most.
 constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+// NCCL's own connections go over the interface that was chosen here.
+constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
+// As much of a dead worker's log as goes to agent 0's host.
+constexpr size_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
+
+std::string EndOfFile(const std::string& path, size_t max_bytes) {
+  const absl::StatusOr<std::string> content = ReadFile(path, kMaxRecordBytes);
+  if (!content.ok()) return std::string(content.status().message());
+  return content->substr(content->size() -
+                         std::min(content->size(), max_bytes));
+}
 
 class Agent {
  public:
   explicit Agent(AgentOptions options)
-      : options_(std::move(options)), is_first_(options_.agent_idx == 0) {}
+      : options_(std::move(options)),
+        is_first_(options_.agent_idx == 0),
+        agent_idx_(options_.agent_idx) {}
 
   int Run() {
     const absl::StatusOr<int> exit_code = RunUntilShutdown();
@@ -56,8 +74,8 @@ class Agent {
       End();
       return *exit_code;
     }
-    std::cerr << "millrace: agent " << options_.agent_idx << ": "
-              << exit_code.status().message() << std::endl;
+    std::cerr << "millrace: " << Name() << ": " << exit_code.status().message()
+              << std::endl;
     End();
     return 1;
   }
@@ -75,32 +93,24 @@ class Agent {
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd_ < 0) return absl::InternalError("no signalfd");
     if (options_.coordinator.has_value()) RETURN_IF_ERROR(StartCoordinator());
-    ASSIGN_OR_RETURN(host_address_,
-                     AddressTowards(options_.coordinator_address));
-    const absl::Duration heartbeat =
-        absl::Milliseconds(options_.job.fault.heartbeat_interval_ms);
     ASSIGN_OR_RETURN(
         client_,
         Client::Create({.address = options_.coordinator_address,
                         .secret = options_.secret,
-                        .heartbeat_interval = heartbeat,
                         .make_hello = [this] { return MakeHello(); }}));
-    data_.emplace(options_.job,
-                  DataPreparationOptions{
-                      .num_threads = options_.devices.num_devices *
-                                     options_.devices.threads_per_device,
-                      .show_progress = is_first_});
     while (!exit_code_.has_value()) {
+      // poll() passes over a negative descriptor.
+      const int data_fd = data_.has_value() ? data_->event_fd() : -1;
       pollfd fds[] = {{.fd = signal_fd_, .events = POLLIN},
                       {.fd = client_->event_fd(), .events = POLLIN},
-                      {.fd = data_->event_fd(), .events = POLLIN}};
+                      {.fd = data_fd, .events = POLLIN}};
       if (poll(fds, std::size(fds), kPollMs) < 0 && errno != EINTR) {
         return absl::InternalError("poll failed");
       }
       RETURN_IF_ERROR(HandleSignals());
       RETURN_IF_ERROR(RestartCoordinatorIfDue());
       RETURN_IF_ERROR(HandleMessages());
-      if (data_->TakeResult(&prepared_)) HandleData();
+      if (data_.has_value() && data_->TakeResult(&prepared_)) HandleData();
       if (MonotonicNow() > give_up_at_) {
         return absl::UnavailableError("the coordinator did not answer");
       }
@@ -113,15 +123,23 @@ class Agent {
     std::lock_guard<std::mutex> lock(mutex_);
     protocol::Hello hello;
     protocol::AgentHello* agent = hello.mutable_agent();
-    agent->set_agent_idx(options_.agent_idx);
+    agent->set_agent_idx(agent_idx_);
+    if (options_.agent_idx < 0) agent->set_instance(instance_);
     agent->set_host(options_.host);
-    agent->set_num_devices(options_.devices.num_devices);
-    agent->set_threads_per_device(options_.devices.threads_per_device);
-    agent->set_devices_on_host(options_.devices.devices_on_host);
-    agent->set_machine(options_.devices.machine);
-    agent->set_machine_description(options_.devices.description);
-    agent->set_memory_bytes(options_.devices.memory_bytes);
-    agent->set_data_ready(data_ready_);
+    agent->set_build_id(BuildId());
+    if (!host_job_.has_value()) return hello;
+    const AgentDevices& devices = host_job_->devices;
+    agent->set_has_job(true);
+    agent->set_num_devices(devices.num_devices);
+    agent->set_threads_per_device(devices.threads_per_device);
+    agent->set_devices_on_host(devices.devices_on_host);
+    agent->set_machine(devices.machine);
+    agent->set_machine_description(devices.description);
+    agent->set_memory_bytes(devices.memory_bytes);
+    agent->set_sees_run_directory(host_job_->sees_run_directory);
+    agent->set_sees_checkpoints(host_job_->sees_checkpoints);
+    agent->set_data_ready(data_facts_.has_value());
+    if (data_facts_.has_value()) *agent->mutable_data() = *data_facts_;
     for (const auto& [rank, worker] : workers_) {
       protocol::LiveWorker* live = agent->add_workers();
       live->set_rank(rank);
@@ -136,19 +154,31 @@ class Agent {
          << line << std::endl;
   }
 
+  // "agent 1 (node2)".
+  std::string Name() const {
+    if (agent_idx_ < 0) return absl::StrCat("agent on ", options_.host);
+    return absl::StrCat("agent ", agent_idx_, " (", options_.host, ")");
+  }
+
   // Children. -----------------------------------------------------------------
 
   absl::Status StartCoordinator() {
     const CoordinatorStart& start = *options_.coordinator;
-    std::vector<std::string> arguments = {"coordinator",
-                                          "--run-directory",
-                                          start.run_directory,
-                                          "--job-file",
-                                          start.job_file,
-                                          "--listen-fd",
-                                          absl::StrCat(start.listener.fd()),
-                                          "--agents",
-                                          absl::StrCat(options_.num_agents)};
+    std::vector<std::string> arguments = {
+        "coordinator",
+        "--run-directory",
+        start.run_directory,
+        "--job-file",
+        start.job_file,
+        "--listen-fd",
+        absl::StrCat(start.listener.fd()),
+        "--agents",
+        absl::StrCat(options_.num_agents),
+        "--join-seconds",
+        absl::StrCat(absl::ToInt64Seconds(start.join_timeout))};
+    for (const std::string& host : start.hosts) {
+      arguments.insert(arguments.end(), {"--host", host});
+    }
     if (start.profile_only) arguments.push_back("--profile-only");
     if (start.tune) arguments.push_back("--tune");
     if (!start.profile_output.empty()) {
@@ -175,24 +205,33 @@ class Agent {
       waitpid(found->second.pid, nullptr, 0);
     }
     const std::string threads =
-        absl::StrCat(options_.devices.threads_per_device);
+        absl::StrCat(host_job_->devices.threads_per_device);
+    const JobSpec& job = host_job_->job;
+    ASSIGN_OR_RETURN(
+        const HostAddress address,
+        ChooseAddress(job.network, host_job_->addresses, order.host_address()));
     ChildOptions child = {
-        .arguments = {"worker", "--coordinator", options_.coordinator_address,
-                      "--rank", absl::StrCat(rank), "--incarnation",
+        .arguments = {"worker", "--coordinator", client_->address(), "--rank",
+                      absl::StrCat(rank), "--incarnation",
                       absl::StrCat(order.incarnation()), "--host-address",
-                      host_address_, "--device", absl::StrCat(DeviceOf(rank)),
+                      address.address, "--device", absl::StrCat(DeviceOf(rank)),
                       "--threads", threads, "--heartbeat-ms",
-                      absl::StrCat(options_.job.fault.heartbeat_interval_ms)},
+                      absl::StrCat(job.fault.heartbeat_interval_ms)},
         // More workers than cores are common on a CPU: waiting threads must
         // sleep, not spin.
         .environment = {{kSecretVariable, options_.secret},
                         {"OMP_NUM_THREADS", threads},
                         {"OMP_WAIT_POLICY", "passive"}},
-        .log_path =
-            absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, rank)};
-    if (options_.job.resources.transport != "nccl" &&
+        .log_path = WorkerLog(rank)};
+    if (job.resources.transport != "nccl" &&
         std::getenv(kConnectionsVariable) == nullptr) {
       child.environment.emplace_back(kConnectionsVariable, "32");
+    }
+    if (!address.is_loopback && std::getenv(kNcclInterface) == nullptr) {
+      child.environment.emplace_back(kNcclInterface,
+                                     absl::StrCat("=", address.interface));
+      child.environment.emplace_back("NCCL_SOCKET_FAMILY",
+                                     address.is_ipv6 ? "AF_INET6" : "AF_INET");
     }
     for (std::string& prefix :
          PrefixesToArguments(PrefixesBySource(prepared_->training))) {
@@ -212,14 +251,20 @@ class Agent {
       workers_[rank] = {order.incarnation(), pid};
     }
     Log(absl::StrCat("started rank ", rank, ", incarnation ",
-                     order.incarnation(), ", process ", pid));
+                     order.incarnation(), ", process ", pid, ", at ",
+                     address.address, ", over ", address.interface));
     return absl::OkStatus();
+  }
+
+  std::string WorkerLog(int32_t rank) const {
+    return absl::StrFormat("%s/logs/worker-%04d.log", host_job_->run_directory,
+                           rank);
   }
 
   // A rank's processes follow one another on the same device.
   int32_t DeviceOf(int32_t rank) {
     const auto next = static_cast<int32_t>(device_by_rank_.size());
-    return options_.devices.first_device_idx +
+    return host_job_->devices.first_device_idx +
            device_by_rank_.try_emplace(rank, next).first->second;
   }
 
@@ -234,6 +279,11 @@ class Agent {
       message.mutable_worker_died()->set_rank(it->first);
       message.mutable_worker_died()->set_incarnation(it->second.incarnation);
       message.mutable_worker_died()->set_detail(DescribeExit(wait_status));
+      if (!host_job_->sees_run_directory) {
+        message.mutable_worker_died()->set_log_end(absl::StrCat(
+            "The end of ", options_.host, ":", WorkerLog(it->first), ":\n",
+            EndOfFile(WorkerLog(it->first), kLogEndBytes)));
+      }
       Log(absl::StrCat("rank ", it->first, " ", DescribeExit(wait_status)));
       client_->SendReliably(std::move(message));
       std::lock_guard<std::mutex> lock(mutex_);
@@ -321,12 +371,7 @@ class Agent {
   absl::Status Handle(const protocol::FromCoordinator& message) {
     switch (message.body_case()) {
       case protocol::FromCoordinator::kWelcome:
-        run_directory_ = message.welcome().run_directory();
-        if (!log_.is_open()) {
-          log_.open(absl::StrCat(run_directory_, "/logs/agent-",
-                                 options_.agent_idx, ".log"),
-                    std::ios::app);
-        }
+        OnWelcome(message.welcome());
         break;
       case protocol::FromCoordinator::kStartWorker:
         return StartWorker(message.start_worker());
@@ -341,7 +386,9 @@ class Agent {
       }
       case protocol::FromCoordinator::kShutdown:
         exit_code_ = message.shutdown().exit_code();
-        if (is_first_ && !message.shutdown().message().empty()) {
+        // Agent 0 says it for all of a launcher, which shows what all print.
+        if ((is_first_ || options_.agent_idx < 0) &&
+            !message.shutdown().message().empty()) {
           std::cerr << "millrace: " << message.shutdown().message()
                     << std::endl;
         }
@@ -352,22 +399,69 @@ class Agent {
     return absl::OkStatus();
   }
 
-  void HandleData() {
-    protocol::ToCoordinator message;
-    if (prepared_.ok()) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        data_ready_ = true;
-      }
-      message.mutable_data_ready();
-    } else {
-      const absl::StatusCode code = prepared_.status().code();
-      message.mutable_agent_failed()->set_reason(
-          absl::StrCat("data: ", prepared_.status().message()));
-      message.mutable_agent_failed()->set_bad_input(
-          code == absl::StatusCode::kInvalidArgument ||
-          code == absl::StatusCode::kNotFound);
+  // The job, once: after a reconnection the agent says that it has it.
+  void OnWelcome(const protocol::Welcome& welcome) {
+    if (host_job_.has_value()) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      agent_idx_ = welcome.agent_idx();
     }
+    absl::StatusOr<HostJob> taken =
+        TakeJob(welcome, options_.job, options_.devices, options_.share);
+    if (!taken.ok()) {
+      SendFailure(taken.status());
+      return;
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      host_job_ = *std::move(taken);
+    }
+    log_.open(absl::StrCat(host_job_->run_directory, "/logs/agent-", agent_idx_,
+                           ".log"),
+              std::ios::app);
+    if (!host_job_->sees_run_directory) {
+      Log(absl::StrCat("this host does not see ", welcome.run_directory(),
+                       " of agent 0's host and keeps its logs here"));
+    }
+    protocol::ToCoordinator message;
+    *message.mutable_hello() = MakeHello();
+    client_->Send(std::move(message));
+    data_.emplace(host_job_->job,
+                  DataPreparationOptions{
+                      .num_threads = host_job_->devices.num_devices *
+                                     host_job_->devices.threads_per_device,
+                      .show_progress = is_first_});
+  }
+
+  void HandleData() {
+    absl::StatusOr<protocol::DataFacts> facts =
+        prepared_.ok()
+            ? FactsOf(*prepared_)
+            : absl::StatusOr<protocol::DataFacts>(prepared_.status());
+    if (!facts.ok()) {
+      SendFailure(
+          absl::Status(facts.status().code(),
+                       absl::StrCat("data: ", facts.status().message())));
+      return;
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      data_facts_ = *facts;
+    }
+    protocol::ToCoordinator message;
+    *message.mutable_data_ready()->mutable_data() = *facts;
+    client_->SendReliably(std::move(message));
+  }
+
+  // Ends the job, with this reason.
+  void SendFailure(const absl::Status& status) {
+    protocol::ToCoordinator message;
+    message.mutable_agent_failed()->set_reason(
+        is_first_ ? std::string(status.message())
+                  : absl::StrCat(options_.host, ", agent ", agent_idx_, ": ",
+                                 status.message()));
+    message.mutable_agent_failed()->set_bad_input(
+        absl::IsInvalidArgument(status) || absl::IsNotFound(status));
     client_->SendReliably(std::move(message));
   }
 
@@ -408,9 +502,9 @@ class Agent {
 
   const AgentOptions options_;
   const bool is_first_;
+  const uint64_t instance_ =
+      std::random_device()() | (uint64_t{std::random_device()()} << 32);
   int signal_fd_ = -1;
-  std::string host_address_;
-  std::string run_directory_;
   std::ofstream log_;
   std::optional<DataPreparation> data_;
   absl::StatusOr<PreparedJobData> prepared_ = absl::UnavailableError("not yet");
@@ -425,7 +519,9 @@ class Agent {
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;
-  bool data_ready_ = false;
+  int32_t agent_idx_;  // -1: not known yet.
+  std::optional<HostJob> host_job_;
+  std::optional<protocol::DataFacts> data_facts_;
   std::map<int32_t, Worker> workers_;  // By rank; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "planner/job/job.h"
 #include "worker/agent/listener.h"
 #include "worker/backend/agent_devices.h"
@@ -23,18 +25,22 @@ struct CoordinatorStart {
   std::string run_directory;
   std::string job_file;  // As the user named it.
   bool profile_only = false;
-  std::string profile_output;  // With profile_only. Empty: the cache.
-  bool tune = false;           // With profile_only.
+  std::string profile_output;      // With profile_only. Empty: the cache.
+  bool tune = false;               // With profile_only.
+  std::vector<std::string> hosts;  // By agent.
+  absl::Duration join_timeout = absl::Seconds(60);  // For the others to come.
 };
 
 struct AgentOptions {
-  int32_t agent_idx = 0;
+  int32_t agent_idx = 0;  // -1: the coordinator gives one.
   int32_t num_agents = 1;
   std::string host;
+  HostShare share;  // This agent's, among those of its host.
   std::string coordinator_address;
   std::string secret;
-  JobSpec job;
-  AgentDevices devices;
+  // Agent 0's job, or another host's copy of it: NotFound where there is none.
+  absl::StatusOr<JobSpec> job = absl::NotFoundError("no copy");
+  std::optional<AgentDevices> devices;  // Absent: to be found.
   std::optional<CoordinatorStart> coordinator;
 };
 

@@ -43,7 +43,7 @@ class DataPreparation {
 
  private:
   void Prepare(const JobSpec& job);
-  // What the data is, for people.
+  // Tells people what the data is.
   static void Describe(const JobSpec& job, const PreparedData& data);
   void Show(const PrepareProgress& progress);
 

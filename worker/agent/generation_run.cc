@@ -402,7 +402,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   if (result.has_value()) ReportStep(*result, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   std::optional<uint64_t> parameter_hash;
-  if (job.checkpoint.at_end || job.exports.every > 0 || stopped ||
+  const bool can_save = !message_.checkpoint_directory().empty();
+  if (job.checkpoint.at_end || job.exports.every > 0 || (stopped && can_save) ||
       saved_step == trainer_->completed_steps()) {
     std::vector<StatePiece> state;
     ASSIGN_OR_RETURN(state, trainer_->ReadState());

@@ -55,9 +55,9 @@ class GenerationRun {
   bool WaitUntilEnded(absl::Duration timeout);
 
  private:
-  // What validation passes found after a step.
+  // The results of validation passes after a step.
   struct Validation {
-    std::optional<double> loss;  // Of the training data's held-out share.
+    std::optional<double> loss;  // On the training data's held-out share.
     std::map<std::string, double> evaluation;  // Losses by set.
     double seconds = 0;
   };

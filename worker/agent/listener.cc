@@ -1,8 +1,6 @@
 #include "worker/agent/listener.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,8 +9,9 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
 namespace millrace {
@@ -20,32 +19,84 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-absl::Status SocketError(const char* what) {
-  return absl::InternalError(absl::StrCat(what, ": ", strerror(errno)));
-}
+// The socket address of `address` and port, of IPv6 if either end may need it.
+// An empty address is that of all interfaces.
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+};
 
-std::string ToText(const in_addr& address) {
-  char text[INET_ADDRSTRLEN] = {};
-  inet_ntop(AF_INET, &address, text, sizeof(text));
-  return text;
-}
-
-// The first address that other hosts could reach.
-std::string OutwardAddress() {
-  ifaddrs* interfaces = nullptr;
-  std::string result = "127.0.0.1";
-  if (getifaddrs(&interfaces) != 0) return result;
-  for (const ifaddrs* i = interfaces; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET ||
-        (i->ifa_flags & IFF_LOOPBACK) != 0 || (i->ifa_flags & IFF_UP) == 0) {
-      continue;
-    }
-    result =
-        ToText(reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr);
-    break;
+SocketAddress MakeSocketAddress(const std::string& address, bool is_ipv6,
+                                int32_t port) {
+  SocketAddress result;
+  if (is_ipv6) {
+    auto* six = reinterpret_cast<sockaddr_in6*>(&result.storage);
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(static_cast<uint16_t>(port));
+    if (!address.empty()) inet_pton(AF_INET6, address.c_str(), &six->sin6_addr);
+    result.size = sizeof(*six);
+  } else {
+    auto* four = reinterpret_cast<sockaddr_in*>(&result.storage);
+    four->sin_family = AF_INET;
+    four->sin_port = htons(static_cast<uint16_t>(port));
+    if (!address.empty()) inet_pton(AF_INET, address.c_str(), &four->sin_addr);
+    result.size = sizeof(*four);
   }
-  freeifaddrs(interfaces);
   return result;
+}
+
+// 0 for a port of the kernel's choice. The caller closes the socket.
+absl::StatusOr<int> Listen(const std::string& address, bool is_ipv6,
+                           int32_t port) {
+  const int fd =
+      socket(is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) {
+    return absl::InternalError(
+        absl::StrCat("cannot make a socket: ", strerror(errno)));
+  }
+  if (is_ipv6 && address.empty()) {
+    const int off = 0;  // IPv4 too.
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (port != 0) {
+    const int on = 1;  // A port of a job that just ended is free.
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  }
+  const SocketAddress own = MakeSocketAddress(address, is_ipv6, port);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&own.storage), own.size) ==
+          0 &&
+      listen(fd, kBacklog) == 0) {
+    return fd;
+  }
+  const int error = errno;
+  close(fd);
+  const std::string message = absl::StrCat("cannot listen: ", strerror(error));
+  if (error == EADDRINUSE) return absl::UnavailableError(message);
+  return absl::InternalError(message);
+}
+
+// The first free port of the range.
+absl::StatusOr<int> ListenInRange(const std::string& address, bool is_ipv6,
+                                  PortRange ports) {
+  for (int32_t port = ports.first; port <= ports.last; ++port) {
+    absl::StatusOr<int> fd = Listen(address, is_ipv6, port);
+    if (fd.ok() || !absl::IsUnavailable(fd.status())) return fd;
+  }
+  return absl::UnavailableError(absl::StrCat("all of network.ports, ",
+                                             ports.first, "-", ports.last,
+                                             ", are in use on this host"));
+}
+
+int32_t PortOf(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  // The port lies at the same place in both families.
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+bool IsIpv6(const std::string& address) {
+  return absl::StrContains(address, ':');
 }
 
 }  // namespace
@@ -63,49 +114,25 @@ Listener::~Listener() {
   if (fd_ >= 0) close(fd_);
 }
 
-absl::StatusOr<Listener> Listener::Create(bool for_other_hosts) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return SocketError("cannot make a socket");
-  Listener listener(fd, "");
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr =
-      htonl(for_other_hosts ? INADDR_ANY : INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      listen(fd, kBacklog) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return SocketError("cannot listen");
-  }
-  listener.address_ =
-      absl::StrCat(for_other_hosts ? OutwardAddress() : "127.0.0.1", ":",
-                   ntohs(address.sin_port));
-  return listener;
+absl::StatusOr<Listener> Listener::Create() {
+  return Create({"127.0.0.1"}, {});
 }
 
-absl::StatusOr<std::string> AddressTowards(const std::string& peer) {
-  const size_t colon = peer.rfind(':');
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  int32_t port = 0;
-  if (colon == std::string::npos ||
-      !absl::SimpleAtoi(peer.substr(colon + 1), &port) ||
-      inet_pton(AF_INET, peer.substr(0, colon).c_str(), &address.sin_addr) !=
-          1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", peer, "' is not an address like 10.0.0.1:4711"));
+absl::StatusOr<Listener> Listener::Create(
+    const std::vector<std::string>& addresses, PortRange ports) {
+  bool needs_ipv6 = false;
+  for (const std::string& address : addresses) {
+    needs_ipv6 = needs_ipv6 || IsIpv6(address);
   }
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  // Connecting a datagram socket sends nothing; it only picks the route.
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return SocketError("cannot make a socket");
-  socklen_t size = sizeof(address);
-  const bool ok =
-      connect(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  close(fd);
-  if (!ok) return SocketError("no route to the coordinator");
-  return ToText(address.sin_addr);
+  const std::string bound = addresses.size() == 1 ? addresses[0] : "";
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, ListenInRange(bound, needs_ipv6, ports));
+  const int32_t port = PortOf(fd);
+  const auto with_port = [port](std::string* out, const std::string& address) {
+    absl::StrAppend(out, IsIpv6(address) ? "[" : "", address,
+                    IsIpv6(address) ? "]:" : ":", port);
+  };
+  return Listener(fd, absl::StrJoin(addresses, ",", with_port));
 }
 
 }  // namespace millrace

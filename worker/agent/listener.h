@@ -6,23 +6,28 @@
 #define MILLRACE_WORKER_AGENT_LISTENER_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/job/subnet.h"
 
 namespace millrace {
 
 class Listener {
  public:
-  // On a free port: of the loopback address, or, with `for_other_hosts`, of all
-  // addresses.
-  static absl::StatusOr<Listener> Create(bool for_other_hosts);
+  // On the loopback address.
+  static absl::StatusOr<Listener> Create();
+  // For other hosts, which are told `addresses`: at the one address if there is
+  // only one, else at all of this host. Returns Unavailable if every port of
+  // the range is in use.
+  static absl::StatusOr<Listener> Create(
+      const std::vector<std::string>& addresses, PortRange ports);
   Listener(Listener&& other) noexcept;
   Listener& operator=(Listener&& other) noexcept;
   ~Listener();
 
   int fd() const { return fd_; }
-  // "127.0.0.1:4711"; with `for_other_hosts` an address of this host that is
-  // not the loopback's.
+  // "127.0.0.1:4711", or several: "10.0.0.1:4711,[fd00::1]:4711".
   const std::string& address() const { return address_; }
 
  private:
@@ -30,9 +35,6 @@ class Listener {
   int fd_;
   std::string address_;
 };
-
-// The address of this machine from which it reaches `peer` ("10.0.0.1:4711").
-absl::StatusOr<std::string> AddressTowards(const std::string& peer);
 
 }  // namespace millrace
 

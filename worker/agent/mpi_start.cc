@@ -58,18 +58,19 @@ absl::StatusOr<AgentStart> Exchange(
 }  // namespace
 
 int32_t AgentPlace::AgentsOnThisHost() const {
-  if (hosts.empty()) return 1;
+  if (hosts.empty()) return agents_on_this_host;
   return static_cast<int32_t>(
       std::count(hosts.begin(), hosts.end(), hosts[agent_idx]));
 }
 
 int32_t AgentPlace::IndexOnThisHost() const {
-  if (hosts.empty()) return 0;
+  if (hosts.empty()) return idx_on_this_host;
   return static_cast<int32_t>(
       std::count(hosts.begin(), hosts.begin() + agent_idx, hosts[agent_idx]));
 }
 
 bool AgentPlace::SeveralHosts() const {
+  if (hosts.empty()) return num_agents > agents_on_this_host;
   return std::any_of(hosts.begin(), hosts.end(), [this](const auto& host) {
     return host != hosts.front();
   });

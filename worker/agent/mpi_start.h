@@ -18,7 +18,10 @@ namespace millrace {
 struct AgentPlace {
   int32_t agent_idx = 0;
   int32_t num_agents = 1;
-  std::vector<std::string> hosts;  // Indexed by agent.
+  std::vector<std::string> hosts;  // Indexed by agent; empty if not known.
+  // What takes the place of `hosts` where they are not known.
+  int32_t agents_on_this_host = 1;
+  int32_t idx_on_this_host = 0;
 
   int32_t AgentsOnThisHost() const;
   int32_t IndexOnThisHost() const;  // Among them, in the order of agent_idx.

@@ -262,7 +262,7 @@ absl::StatusOr<RenderedChat> RenderTrained(const nlohmann::ordered_json& record,
   }
   if (options.chat_template->marks_generation()) {
     if (first == 0) return whole;
-    // What the messages before it generate stays untrained.
+    // Text that the messages before it generate stays untrained.
     ASSIGN_OR_RETURN(const RenderedChat before,
                      text.Render(first, /*asks_for_more=*/false));
     const size_t num_before = before.generated.size();

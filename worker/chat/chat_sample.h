@@ -5,12 +5,13 @@
 //   conversations: [{from: human | gpt | system, value}], as ShareGPT has them
 //   prompt, completion: two texts, or two lists of messages
 //
-// What assistants say is trained, by default. Where the template marks it by
-// {% generation %}, that is it. Otherwise an assistant's turn is what the whole
-// text has beyond the text of the messages before it, the generation prompt
-// included: what the model would be asked to go on from. White space behind a
-// turn is not trained. A template whose text of a turn depends on later turns
-// is refused, since no text would be the turn's own.
+// By default, the text of assistants is trained. Where the template marks text
+// by {% generation %}, the marked text is trained instead. Otherwise an
+// assistant's turn is the part of the whole text after the text of the messages
+// before it with the generation prompt, which the model would be asked to
+// continue. White space behind a turn is not trained. A template whose text of
+// a turn depends on later turns is refused, since no text would be the turn's
+// own.
 
 #ifndef MILLRACE_WORKER_CHAT_CHAT_SAMPLE_H_
 #define MILLRACE_WORKER_CHAT_CHAT_SAMPLE_H_
@@ -38,7 +39,7 @@ struct ChatSampleOptions {
   // Borrowed; null if the tokenizer brings none: then only prompts and
   // completions that are texts can be read.
   const ChatTemplate* chat_template = nullptr;
-  // What templates see beside the messages: bos_token and so on.
+  // Variables that templates see beside the messages: bos_token and so on.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   int32_t end_of_text = -1;  // Behind a completion that is a text, trained.
   TrainOn train_on = TrainOn::kAssistant;

@@ -14,7 +14,7 @@ namespace {
 
 // Templates of models are below 64 KiB.
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
-// Of one rendering: some seconds, and the memory of what it makes.
+// The budget of one rendering: some seconds, and the memory of its results.
 constexpr int64_t kBudget = int64_t{1} << 28;
 constexpr int64_t kMaxValueBytes = 32 * kMiB;
 

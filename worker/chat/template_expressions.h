@@ -23,7 +23,8 @@
 
 namespace millrace {
 
-// Of expressions and blocks within each other. Trees are walked by recursion.
+// The limit on how deep expressions and blocks nest. Trees are walked by
+// recursion.
 inline constexpr int32_t kMaxTreeDepth = 120;
 
 class TemplateExpressionParser {

@@ -19,7 +19,7 @@ using Kind = TemplateValue::Kind;
 using Value = TemplateValue;
 using FilterResult = absl::StatusOr<Value>;
 
-// What a filter gets: the value, its arguments, and what it may spend.
+// The input of a filter: the value, the filter's arguments, and its budget.
 struct FilterCall {
   const std::string& name;
   const Value& value;

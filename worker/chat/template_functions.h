@@ -1,6 +1,6 @@
-// What templates call: filters, tests, methods and subscripts, as Jinja's
-// sandbox and Python define them. Pure but for the meter, which bounds what a
-// run may cost.
+// The functions that templates call: filters, tests, methods and subscripts, as
+// Jinja's sandbox and Python define them. Pure but for the meter, which bounds
+// what a run may cost.
 
 #ifndef MILLRACE_WORKER_CHAT_TEMPLATE_FUNCTIONS_H_
 #define MILLRACE_WORKER_CHAT_TEMPLATE_FUNCTIONS_H_
@@ -18,8 +18,8 @@
 
 namespace millrace {
 
-// What one run may still spend. A step costs one, and what it makes its weight:
-// so neither time nor memory grows beyond the budget.
+// The budget that one run has left. A step costs one, and its result costs its
+// weight, so neither time nor memory grows beyond the budget.
 class TemplateMeter {
  public:
   TemplateMeter(int64_t budget, int64_t max_weight)
@@ -99,7 +99,7 @@ absl::StatusOr<bool> TemplateRelation(absl::string_view op,
                                       const TemplateValue& b,
                                       TemplateMeter& meter);
 
-// What the use of an undefined value says.
+// The error for the use of an undefined value.
 absl::Status UndefinedError(const TemplateValue& value);
 
 }  // namespace millrace

@@ -38,18 +38,6 @@ class TemplateRunner {
   }
 
  private:
-  // Errors get the innermost line.
-  static absl::Status At(int32_t line, const absl::Status& status) {
-    const absl::string_view message = status.message();
-    const size_t colon = message.find(": ");
-    const bool has_line =
-        colon != absl::string_view::npos && colon > 0 &&
-        std::all_of(message.begin(), message.begin() + colon,
-                    [](char c) { return c >= '0' && c <= '9'; });
-    if (has_line) return status;
-    return absl::Status(status.code(), absl::StrCat(line, ": ", message));
-  }
-
   // --- names ---
   void Assign(const std::string& name, Value value) {
     for (auto& [known, old] : scopes_.back().names) {
@@ -60,16 +48,9 @@ class TemplateRunner {
     }
     scopes_.back().names.emplace_back(name, std::move(value));
   }
-  const Value* FindIn(const TemplateScope& scope,
-                      const std::string& name) const {
-    for (const auto& [known, value] : scope.names) {
-      if (known == name) return &value;
-    }
-    return nullptr;
-  }
   Value Lookup(const std::string& name) const {
     for (size_t i = scopes_.size(); i-- > 0;) {
-      if (const Value* found = FindIn(scopes_[i], name)) return *found;
+      if (const Value* found = scopes_[i].Find(name)) return *found;
       if (name == "loop" && scopes_[i].loop != nullptr) {
         return Value::Function("loop", static_cast<int64_t>(i), Value());
       }
@@ -88,7 +69,7 @@ class TemplateRunner {
     if (++depth_ > kMaxRunDepth) return TooDeep();
     for (const auto& node : nodes) {
       absl::StatusOr<Flow> flow = RunNode(*node);
-      if (!flow.ok()) return At(node->line, flow.status());
+      if (!flow.ok()) return AtTemplateLine(node->line, flow.status());
       if (*flow != Flow::kNormal) {
         --depth_;
         return flow;
@@ -109,18 +90,28 @@ class TemplateRunner {
     return absl::ResourceExhaustedError("the template makes too much text");
   }
 
+  // What a macro generates stays marked where its text is printed as it is.
+  absl::Status PrintValueOf(const Expression& expression) {
+    printed_ = &expression;
+    generated_by_printed_.clear();
+    ASSIGN_OR_RETURN(const Value value, Evaluate(expression));
+    RETURN_IF_ERROR(meter_.Charge(value.weight()));
+    const size_t begin = out_.size();
+    for (const auto& [first, end] : std::exchange(generated_by_printed_, {})) {
+      generated_.emplace_back(begin + first, begin + end);
+    }
+    return Print(TemplateText(value, meter_.max_bytes()));
+  }
+
   absl::StatusOr<Flow> RunNode(const Node& node) {
     RETURN_IF_ERROR(meter_.Charge(1));
     switch (node.kind) {
       case Node::Kind::kText:
         RETURN_IF_ERROR(Print(node.text));
         return Flow::kNormal;
-      case Node::Kind::kPrint: {
-        ASSIGN_OR_RETURN(const Value value, Evaluate(*node.expression));
-        RETURN_IF_ERROR(meter_.Charge(value.weight()));
-        RETURN_IF_ERROR(Print(TemplateText(value, meter_.max_bytes())));
+      case Node::Kind::kPrint:
+        RETURN_IF_ERROR(PrintValueOf(*node.expression));
         return Flow::kNormal;
-      }
       case Node::Kind::kIf:
         for (const Node::Branch& branch : node.branches) {
           ASSIGN_OR_RETURN(const Value value, Evaluate(*branch.condition));
@@ -154,16 +145,10 @@ class TemplateRunner {
         return Flow::kNormal;
       case Node::Kind::kCallBlock: {
         pending_caller_ = Value::Function("caller", node.macro_idx, Value());
-        ASSIGN_OR_RETURN(const Value value, Evaluate(*node.expression));
-        RETURN_IF_ERROR(Print(TemplateText(value, meter_.max_bytes())));
+        RETURN_IF_ERROR(PrintValueOf(*node.expression));
         return Flow::kNormal;
       }
       case Node::Kind::kGeneration: {
-        if (capture_depth_ > 0) {
-          return absl::InvalidArgumentError(
-              "'generation' inside a macro, a call or a block whose text is "
-              "kept is not supported: where its text goes is not known");
-        }
         const size_t begin = out_.size();
         ASSIGN_OR_RETURN(const Flow flow, RunScoped(node.body));
         if (out_.size() > begin) generated_.emplace_back(begin, out_.size());
@@ -198,17 +183,26 @@ class TemplateRunner {
     return flow;
   }
 
-  // The text that `body` prints, in place of printing it.
-  absl::StatusOr<Value> CaptureNodes(const NodeList& body) {
-    std::string outer = std::exchange(out_, "");
-    ++capture_depth_;
-    RETURN_IF_ERROR(RunNodes(body).status());
-    --capture_depth_;
-    return Value::String(std::exchange(out_, std::move(outer)));
+  // The text that `run` prints, in place of printing it. `is_printed`: the
+  // caller prints just this text.
+  template <typename Run>
+  absl::StatusOr<Value> CaptureText(const Run& run, bool is_printed) {
+    TemplateRunResult outer = {std::exchange(out_, ""),
+                               std::exchange(generated_, {})};
+    RETURN_IF_ERROR(run());
+    Value text = Value::String(std::exchange(out_, std::move(outer.text)));
+    generated_by_printed_ =
+        std::exchange(generated_, std::move(outer.generated));
+    if (is_printed || generated_by_printed_.empty()) return text;
+    return absl::InvalidArgumentError(
+        "'generation' in a text that is kept or changed before it is printed "
+        "is not supported: where its text goes is not known");
   }
   absl::StatusOr<Value> Capture(const Node& node) {
     scopes_.emplace_back();
-    ASSIGN_OR_RETURN(Value text, CaptureNodes(node.body));
+    ASSIGN_OR_RETURN(Value text,
+                     CaptureText([&] { return RunNodes(node.body).status(); },
+                                 /*is_printed=*/false));
     scopes_.pop_back();
     if (node.expression == nullptr) return text;
     captured_.push_back(std::move(text));
@@ -293,7 +287,7 @@ class TemplateRunner {
     RETURN_IF_ERROR(meter_.Charge(1));
     absl::StatusOr<Value> value = EvaluateKind(expression);
     --depth_;
-    if (!value.ok()) return At(expression.line, value.status());
+    if (!value.ok()) return AtTemplateLine(expression.line, value.status());
     return value;
   }
 
@@ -479,6 +473,7 @@ class TemplateRunner {
   }
 
   absl::StatusOr<Value> EvaluateCall(const Expression& e) {
+    const bool is_printed = std::exchange(printed_, nullptr) == &e;
     const Value caller = std::exchange(pending_caller_, Value());
     ASSIGN_OR_RETURN(const Value function, Evaluate(*e.children[0]));
     ASSIGN_OR_RETURN(const TemplateArguments args, EvaluateArguments(e));
@@ -493,14 +488,17 @@ class TemplateRunner {
       return New(CallTemplateMethod(owner, name, args, meter_));
     }
     if (name == "loop" || absl::StartsWith(name, "loop.")) {
-      return CallLoop(function, args);
+      return CallLoop(function, args, is_printed);
     }
-    if (function.macro_idx() >= 0) return CallMacro(function, args, caller);
+    if (function.macro_idx() >= 0) {
+      return CallMacro(function, args, caller, is_printed);
+    }
     return CallBuiltin(name, args);
   }
 
   absl::StatusOr<Value> CallLoop(const Value& function,
-                                 const TemplateArguments& args) {
+                                 const TemplateArguments& args,
+                                 bool is_printed) {
     ASSIGN_OR_RETURN(TemplateLoop * state, LoopOf(function));
     if (args.positional.empty()) {
       return absl::InvalidArgumentError("a call of 'loop' needs an argument");
@@ -521,18 +519,17 @@ class TemplateRunner {
           "'loop' is called, but its loop is not recursive");
     }
     if (++macro_depth_ > kMaxMacroDepth) return TooDeep();
-    std::string outer = std::exchange(out_, "");
-    ++capture_depth_;
-    RETURN_IF_ERROR(
-        RunLoop(*state->node, args.positional[0], state->depth + 1));
-    --capture_depth_;
+    const auto run = [&] {
+      return RunLoop(*state->node, args.positional[0], state->depth + 1);
+    };
+    ASSIGN_OR_RETURN(Value text, CaptureText(run, is_printed));
     --macro_depth_;
-    return New(Value::String(std::exchange(out_, std::move(outer))));
+    return New(std::move(text));
   }
 
   absl::StatusOr<Value> CallMacro(const Value& function,
                                   const TemplateArguments& args,
-                                  const Value& caller) {
+                                  const Value& caller, bool is_printed) {
     if (++macro_depth_ > kMaxMacroDepth) return TooDeep();
     const Node& macro =
         *tree_.macros[static_cast<size_t>(function.macro_idx())];
@@ -551,7 +548,9 @@ class TemplateRunner {
       }
     }
     if (!caller.IsUndefined()) Assign("caller", caller);
-    ASSIGN_OR_RETURN(Value text, CaptureNodes(macro.body));
+    ASSIGN_OR_RETURN(
+        Value text,
+        CaptureText([&] { return RunNodes(macro.body).status(); }, is_printed));
     scopes_.pop_back();
     --macro_depth_;
     return New(std::move(text));
@@ -572,14 +571,17 @@ class TemplateRunner {
   const std::string& date_;
   TemplateMeter& meter_;
   std::string out_;
-  std::vector<std::pair<size_t, size_t>> generated_;
+  std::vector<std::pair<size_t, size_t>> generated_;  // In out_.
+  // The expression whose value is printed as it is, until it is evaluated, and
+  // what the macro that it calls generates, in the macro's text.
+  const Expression* printed_ = nullptr;
+  std::vector<std::pair<size_t, size_t>> generated_by_printed_;
   std::deque<TemplateScope> scopes_;  // The first is the template's own.
   std::vector<TemplateDict> namespaces_;
-  std::vector<Value> captured_;  // What filters of blocks begin with.
+  std::vector<Value> captured_;  // The inputs of filters of blocks.
   Value pending_caller_;
   int32_t depth_ = 0;
   int32_t macro_depth_ = 0;
-  int32_t capture_depth_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a run of a template keeps of names, loops and calls.
+// The names, loops and calls of a template's run.
 
 #ifndef MILLRACE_WORKER_CHAT_TEMPLATE_SCOPE_H_
 #define MILLRACE_WORKER_CHAT_TEMPLATE_SCOPE_H_
@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "worker/chat/template_functions.h"
 #include "worker/chat/template_syntax.h"
 #include "worker/chat/template_value.h"
@@ -28,11 +29,30 @@ struct TemplateLoop {
   bool has_changed = false;
 };
 
+// Puts "LINE: " before an error, unless it has the line of something inside.
+inline absl::Status AtTemplateLine(int32_t line, const absl::Status& status) {
+  const absl::string_view message = status.message();
+  const size_t colon = message.find(": ");
+  const bool has_line =
+      colon != absl::string_view::npos && colon > 0 &&
+      std::all_of(message.begin(), message.begin() + colon,
+                  [](char c) { return c >= '0' && c <= '9'; });
+  if (has_line) return status;
+  return absl::Status(status.code(), absl::StrCat(line, ": ", message));
+}
+
 struct TemplateScope {
   std::vector<std::pair<std::string, TemplateValue>> names = {};
   TemplateLoop* loop = nullptr;
   // A scope that sees only itself, those above it, and the first.
   bool begins_function = false;
+
+  const TemplateValue* Find(const std::string& name) const {
+    for (const auto& [known, value] : names) {
+      if (known == name) return &value;
+    }
+    return nullptr;
+  }
 };
 
 // InvalidArgument for arguments that the macro does not take.

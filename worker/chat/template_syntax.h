@@ -39,13 +39,13 @@ struct TemplateExpression {
   };
   Kind kind = Kind::kLiteral;
   int32_t line = 0;
-  int32_t depth = 1;  // Of the tree below.
+  int32_t depth = 1;  // Depth of the tree below.
   bool negated = false;
   std::string text;
   TemplateValue value;
   std::vector<ExpressionPtr> children;
   std::vector<std::string> operators;
-  // Of a call, filter or test: those by position, then those by name.
+  // Arguments of a call, filter or test: those by position, then those by name.
   std::vector<ExpressionPtr> arguments;
   std::vector<std::pair<std::string, ExpressionPtr>> named_arguments;
 };

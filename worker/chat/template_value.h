@@ -70,7 +70,7 @@ class TemplateValue {
 
   // Each for its kinds only.
   int64_t integer() const { return std::get<int64_t>(data_); }
-  double number() const;  // Of an integer too.
+  double number() const;  // An integer's too.
   const std::string& text() const;
   const TemplateList& items() const;
   const TemplateDict& dict() const;
@@ -87,7 +87,7 @@ class TemplateValue {
   bool IsTrue() const;
   // Python's name of the type.
   const char* TypeName() const;
-  // Of strings in characters. 0 for what has no length.
+  // Strings have their length in characters. Values without a length have 0.
   int64_t Length() const;
   // The elements that a loop sees: characters of a string, keys of a dict.
   // InvalidArgument for what cannot be iterated.
@@ -113,8 +113,8 @@ bool TemplateEquals(const TemplateValue& a, const TemplateValue& b);
 absl::StatusOr<int> TemplateCompare(const TemplateValue& a,
                                     const TemplateValue& b);
 
-// What `{{ value }}` prints: Python's str(). Cut where it grows beyond
-// `max_bytes`, which the caller refuses.
+// The text that `{{ value }}` prints: Python's str(). It is cut where it grows
+// beyond `max_bytes`, which the caller refuses.
 std::string TemplateText(const TemplateValue& value, size_t max_bytes);
 // Python's repr().
 std::string TemplateRepr(const TemplateValue& value, size_t max_bytes);

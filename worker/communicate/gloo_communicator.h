@@ -3,8 +3,8 @@
 //
 // The collectives are written here on Gloo's point-to-point messages: every
 // member exchanges slices with every other directly and sums in member order.
-// That is deterministic, has one round instead of a ring's size - 1, and can be
-// aborted from another thread, which Gloo's own collectives cannot.
+// This exchange is deterministic, has one round instead of a ring's size - 1,
+// and can be aborted from another thread, which Gloo's own collectives cannot.
 
 #ifndef MILLRACE_WORKER_COMMUNICATE_GLOO_COMMUNICATOR_H_
 #define MILLRACE_WORKER_COMMUNICATE_GLOO_COMMUNICATOR_H_

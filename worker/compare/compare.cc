@@ -48,9 +48,9 @@ Tolerance IsolatedTolerance(Precision precision, OpKind kind, DType output) {
 
 // The tolerance over a step of some dozens of layers. Gradients pass every op
 // twice. AdamW may turn a gradient near zero into a whole learning rate in
-// either direction. That is small beside the weights, so the error of weights
-// stays small. Twelve layers were measured at 1.3e-2 in bf16, two at 3e-6 in
-// fp32.
+// either direction. A learning rate is small beside the weights, so the error
+// of weights stays small. Twelve layers were measured at 1.3e-2 in bf16, two at
+// 3e-6 in fp32.
 Tolerance ChainedTolerance(Precision precision, OpKind kind) {
   const bool updates = kind == OpKind::kAdamW;
   if (precision == Precision::kFloat32) {
@@ -59,7 +59,7 @@ Tolerance ChainedTolerance(Precision precision, OpKind kind) {
   return updates ? Tolerance{8e-2, 2e-1} : Tolerance{4e-2, 8e-2};
 }
 
-// All but workspaces.
+// The number of outputs without workspaces.
 size_t NumComparedOutputs(const Instruction& instruction) {
   return std::min(instruction.outputs.size(), NumResults(instruction.kind));
 }

@@ -28,7 +28,8 @@ BoundOp BindRmsNormForward(const OpContext& context, const Instruction& in) {
       .weight = context.Input<float>(in, 1),
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
-      .epsilon = static_cast<float>(attributes.epsilon)};
+      .epsilon = static_cast<float>(attributes.epsilon),
+      .adds_one = attributes.adds_one};
   return [args, num_threads = context.kernels->num_threads()] {
     return RmsNormForward(args, num_threads);
   };
@@ -46,7 +47,8 @@ BoundOp BindResidualRmsNormForward(const OpContext& context,
       .weight = context.Input<float>(in, 2),
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
-      .epsilon = static_cast<float>(attributes.epsilon)};
+      .epsilon = static_cast<float>(attributes.epsilon),
+      .adds_one = attributes.adds_one};
   return [args, num_threads = context.kernels->num_threads()] {
     return ResidualRmsNormForward(args, num_threads);
   };
@@ -65,7 +67,8 @@ BoundOp BindRmsNormBackward(const OpContext& context, const Instruction& in) {
           in.inputs.size() > 4 ? context.Input<float>(in, 4) : nullptr,
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
-      .accumulate = attributes.accumulate};
+      .accumulate = attributes.accumulate,
+      .adds_one = attributes.adds_one};
   return [args, num_threads = context.kernels->num_threads()] {
     return RmsNormBackward(args, num_threads);
   };
@@ -183,7 +186,8 @@ absl::StatusOr<BoundOp> BindRope(const OpContext& context,
       .num_heads = attributes.num_heads,
       .num_kv_heads = attributes.num_kv_heads,
       .head_dim = attributes.head_dim,
-      .inverse = attributes.inverse};
+      .inverse = attributes.inverse,
+      .rotary_dim = attributes.rotary_dim};
   return [args, num_threads = context.kernels->num_threads()] {
     return Rope(args, num_threads);
   };
@@ -194,7 +198,8 @@ QkNormRopeShape HeadsOf(const AttentionAttributes& attributes) {
           .sequence_length = attributes.sequence_length,
           .num_heads = attributes.num_heads,
           .num_kv_heads = attributes.num_kv_heads,
-          .head_dim = attributes.head_dim};
+          .head_dim = attributes.head_dim,
+          .adds_one = attributes.adds_one};
 }
 
 absl::StatusOr<BoundOp> BindQkNormRopeForward(const OpContext& context,
@@ -241,7 +246,8 @@ AttentionShape ShapeOf(const AttentionAttributes& attributes) {
           .num_heads = attributes.num_heads,
           .num_kv_heads = attributes.num_kv_heads,
           .head_dim = attributes.head_dim,
-          .window = attributes.window};
+          .window = attributes.window,
+          .softcap = static_cast<float>(attributes.softcap)};
 }
 
 BoundOp BindAttentionForward(const OpContext& context, const Instruction& in) {
@@ -271,12 +277,23 @@ BoundOp BindAttentionBackward(const OpContext& context, const Instruction& in) {
   };
 }
 
+GluGate GateOf(const Instruction& in) {
+  const bool is_geglu =
+      in.kind == OpKind::kGegluForward || in.kind == OpKind::kGegluBackward;
+  return is_geglu ? GluGate::kGelu : GluGate::kSilu;
+}
+
+GeluForm FormOf(const ElementwiseAttributes& attributes) {
+  return attributes.erf ? GeluForm::kErf : GeluForm::kTanh;
+}
+
 BoundOp BindSwigluForward(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   const SwigluForwardArgs args = {.activation = context.Output<float>(in, 0),
                                   .gate_up = context.Input<float>(in, 0),
                                   .num_tokens = attributes.rows,
-                                  .ffn_hidden = attributes.cols};
+                                  .ffn_hidden = attributes.cols,
+                                  .gate = GateOf(in)};
   return [args, num_threads = context.kernels->num_threads()] {
     return SwigluForward(args, num_threads);
   };
@@ -288,7 +305,8 @@ BoundOp BindSwigluBackward(const OpContext& context, const Instruction& in) {
                                    .gate_up = context.Input<float>(in, 0),
                                    .d_activation = context.Input<float>(in, 1),
                                    .num_tokens = attributes.rows,
-                                   .ffn_hidden = attributes.cols};
+                                   .ffn_hidden = attributes.cols,
+                                   .gate = GateOf(in)};
   return [args, num_threads = context.kernels->num_threads()] {
     return SwigluBackward(args, num_threads);
   };
@@ -299,7 +317,8 @@ BoundOp BindGeluForward(const OpContext& context, const Instruction& in) {
   const GeluForwardArgs args = {
       .y = context.Output<float>(in, 0),
       .x = context.Input<float>(in, 0),
-      .num_elements = attributes.rows * attributes.cols};
+      .num_elements = attributes.rows * attributes.cols,
+      .form = FormOf(attributes)};
   return [args, num_threads = context.kernels->num_threads()] {
     return GeluForward(args, num_threads);
   };
@@ -311,7 +330,8 @@ BoundOp BindGeluBackward(const OpContext& context, const Instruction& in) {
       .d_x = context.Output<float>(in, 0),
       .x = context.Input<float>(in, 0),
       .d_y = context.Input<float>(in, 1),
-      .num_elements = attributes.rows * attributes.cols};
+      .num_elements = attributes.rows * attributes.cols,
+      .form = FormOf(attributes)};
   return [args, num_threads = context.kernels->num_threads()] {
     return GeluBackward(args, num_threads);
   };
@@ -336,6 +356,8 @@ void RegisterLayerOps(CpuBinders& binders) {
   binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
   binders.Bind(OpKind::kSwigluForward, BindSwigluForward);
   binders.Bind(OpKind::kSwigluBackward, BindSwigluBackward);
+  binders.Bind(OpKind::kGegluForward, BindSwigluForward);
+  binders.Bind(OpKind::kGegluBackward, BindSwigluBackward);
   binders.Bind(OpKind::kGeluForward, BindGeluForward);
   binders.Bind(OpKind::kGeluBackward, BindGeluBackward);
 }

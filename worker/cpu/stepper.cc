@@ -18,7 +18,7 @@ class ArenaStepper final : public CpuStepper {
   ArenaStepper(const StepperOptions& options, Arenas arenas)
       : options_(options),
         arenas_(std::move(arenas)),
-        kernels_(options.num_threads) {
+        kernels_(options.num_threads, options.job.model.rope_factors) {
     inputs_ = {
         .step = options.step,
         .learning_rate = LearningRateAt(options.job.training, options.step)};

@@ -190,7 +190,8 @@ class CpuTrainer final : public Trainer {
     ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
     CHECK(allocated_bytes() == planned_bytes());
     InitializePieces(job_.model, Pieces(), job_.training.seed);
-    kernels_ = std::make_unique<KernelCache>(options.num_threads);
+    kernels_ = std::make_unique<KernelCache>(options.num_threads,
+                                             job_.model.rope_factors);
     ASSIGN_OR_RETURN(
         CommunicatorSet communicators,
         CommunicatorSet::Create(layout_, rank_, *options.communicators));

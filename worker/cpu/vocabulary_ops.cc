@@ -38,7 +38,8 @@ BoundOp BindEmbeddingForward(const OpContext& context, const Instruction& in) {
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
       .vocab_begin = VocabBegin(context, attributes),
-      .vocab_rows = attributes.vocab_rows};
+      .vocab_rows = attributes.vocab_rows,
+      .scale = static_cast<float>(attributes.embedding_scale)};
   return [args, num_threads = context.kernels->num_threads()] {
     return EmbeddingForward(args, num_threads);
   };
@@ -54,7 +55,8 @@ BoundOp BindEmbeddingBackward(const OpContext& context, const Instruction& in) {
       .hidden = attributes.hidden,
       .vocab_begin = VocabBegin(context, attributes),
       .vocab_rows = attributes.vocab_rows,
-      .accumulate = attributes.accumulate};
+      .accumulate = attributes.accumulate,
+      .scale = static_cast<float>(attributes.embedding_scale)};
   return [args, num_threads = context.kernels->num_threads()] {
     return EmbeddingBackward(args, num_threads);
   };

@@ -166,7 +166,8 @@ class LibraryBackend final : public CudaBackend {
     ASSIGN_OR_RETURN(
         const ProfileRequest request,
         BuildProfileRequest(options.job.model, options.job.training,
-                            options.num_ranks, kGpuProfileBudget));
+                            options.num_ranks, options.ranks_per_host,
+                            kGpuProfileBudget));
     ASSIGN_OR_RETURN(const std::string device, CurrentDeviceName());
     ASSIGN_OR_RETURN(CudaChoices shipped, ChoicesFor({}, device));
     InstallTuning(shipped.kernels);

@@ -25,8 +25,9 @@ absl::Status RenameMessages(const std::string& column, Columns* record) {
   const auto found = record->find(column);
   if (found == record->end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("expected a column `", column, "` with messages, found ",
-                     "none; name it in `column` of the source"));
+        absl::StrCat("expected a column `", column,
+                     "` with messages, as `column` of the source says, found "
+                     "none"));
   }
   Columns messages = std::move(*found);
   const bool is_share_gpt = messages.is_array() && !messages.empty() &&

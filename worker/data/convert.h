@@ -38,11 +38,12 @@ absl::Status TooManyBroken(const std::string& source_key,
                            int64_t max_broken);
 
 struct ConvertOptions {
-  std::string folder;  // Of this source alone; made if it is missing.
+  std::string folder;  // This source's alone; made if it is missing.
   int64_t vocab_size = 0;
   int32_t num_threads = 1;
-  int64_t max_broken = 0;   // More broken records are an error.
-  int64_t shard_bytes = 0;  // Of files; 0: 64 MiB, more for large sources.
+  int64_t max_broken = 0;  // More broken records are an error.
+  // Bytes of files; 0: 64 MiB, more for large sources.
+  int64_t shard_bytes = 0;
   // May be null. The files' bytes that are done, whoever did them. Called from
   // the calling thread.
   std::function<void(int64_t done_bytes)> progress;
@@ -50,7 +51,7 @@ struct ConvertOptions {
 };
 
 struct Converted {
-  std::vector<std::string> prefixes;  // Of the shards, in order.
+  std::vector<std::string> prefixes;  // Prefixes of the shards, in order.
   int64_t num_tokens = 0;
   int64_t num_documents = 0;
   uint64_t fingerprint = 0;  // Over all ids.

@@ -35,10 +35,16 @@ absl::StatusOr<DataSpec> DataOfSet(const DataSourceSpec& set,
   spec.tokenizer = tokenizer_path;
   spec.validation_fraction = 0;
   spec.max_bytes = 0;
+  const auto is_indexed = [](const std::string& file) {
+    return absl::EndsWith(file, ".bin");
+  };
   if (set.format == "text") {
     for (const std::string& file : set.files) {
-      (absl::EndsWith(file, ".bin") ? spec.indexed : spec.text).push_back(file);
+      (is_indexed(file) ? spec.indexed : spec.text).push_back(file);
     }
+  } else if (set.format == "indexed" ||
+             std::ranges::all_of(set.files, is_indexed)) {
+    spec.indexed = set.files;
   } else {
     spec.sources = {set};
   }

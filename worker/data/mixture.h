@@ -1,4 +1,4 @@
-// Which sample of which source is the n-th of a run.
+// Decides which sample of which source is the n-th of a run.
 //
 // Sample n of a run goes to the source whose interval of [0, 1) holds the
 // fractional part of n times the golden ratio; the intervals are as long as the
@@ -29,7 +29,7 @@ class Mixture {
 
   struct Pick {
     size_t source_idx;
-    int64_t number;  // Of the source's samples, from zero.
+    int64_t number;  // Index among the source's samples, from zero.
   };
   // The n-th sample, from zero.
   Pick At(int64_t n) const;
@@ -40,7 +40,7 @@ class Mixture {
   Mixture(std::vector<uint64_t> ends, uint64_t first)
       : ends_(std::move(ends)), first_(first) {}
 
-  std::vector<uint64_t> ends_;  // Of the intervals, in units of 2^-32.
+  std::vector<uint64_t> ends_;  // Ends of the intervals, in units of 2^-32.
   uint64_t first_;              // Where n = 0 is, in the same units.
 };
 

@@ -10,7 +10,7 @@ namespace millrace {
 
 struct PackedSequence {
   std::vector<int64_t> samples;  // Indices, in their order in the sequence.
-  int64_t length = 0;            // Of all of them.
+  int64_t length = 0;            // The sum over all samples.
 };
 
 // Best fit decreasing: each sample, the longest first, goes into the fullest

@@ -222,8 +222,8 @@ class Preparation {
          .waiting = [this] { Report(PrepareStage::kWaiting, 0); }});
   }
 
-  // What a run says about the data. The limit of broken records holds for all
-  // sources together, also for those that come from the cache.
+  // Adds what a run says about the data. The limit of broken records holds for
+  // all sources together, also for those that come from the cache.
   absl::Status AddNotes(const DataSource& source, const Converted& converted) {
     data_.num_shards_made += converted.num_shards_made;
     data_.num_empty += converted.num_empty;

@@ -52,7 +52,7 @@ struct PreparedData {
   std::vector<PreparedSource> sources;  // Empty for synthetic data.
   std::string tokenizer_path;           // Empty for indexed data.
   std::string end_of_document;          // TokenizerFiles' of that tokenizer.
-  // Of all sources.
+  // Over all sources.
   int64_t num_tokens = 0;
   int64_t num_documents = 0;
   // Over all ids (records) or all index files and sizes (indexed): equal on all
@@ -65,7 +65,7 @@ struct PreparedData {
   int64_t num_empty = 0;               // Records left out.
   std::vector<std::string> unmatched;  // DescribeUnmatched() of each source.
 };
-// What OpenBatches() takes.
+// The prefixes that OpenBatches() takes.
 std::vector<std::vector<std::string>> PrefixesBySource(
     const PreparedData& data);
 

@@ -78,10 +78,14 @@ absl::StatusOr<std::unique_ptr<SampleBatches>> SampleBatches::Open(
   const auto num_samples = static_cast<int64_t>(samples.size());
   const int64_t num_needed = options.validation_fraction > 0 ? 2 : 1;
   if (num_samples == 0) {
+    const SampleCounts& counts = batches->counts_;
     return absl::InvalidArgumentError(absl::StrCat(
-        "0 trained tokens in ", batches->counts_.num_samples, " samples of ",
-        options.name,
-        ": look at what is trained of them, and at model.sequence_length"));
+        "0 trained tokens in ", counts.num_samples, " samples of ",
+        options.name, ": ", counts.num_shortened, " are cut at ",
+        "model.sequence_length ", options.sequence_length,
+        " before the first trained token, ", counts.num_dropped_long,
+        " are longer and left out (data.long_samples); raise "
+        "model.sequence_length, or look at what is trained of them"));
   }
   if (num_samples < num_needed) {
     return absl::InvalidArgumentError(absl::StrCat(

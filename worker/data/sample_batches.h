@@ -50,7 +50,7 @@ class SampleWriter {
 };
 
 struct SampleBatchesOptions {
-  std::vector<std::string> prefixes;  // Of SampleWriter.
+  std::vector<std::string> prefixes;  // SampleWriter's.
   std::string name;                   // The data, for errors.
   int64_t vocab_size = 0;
   int64_t sequence_length = 0;
@@ -66,7 +66,7 @@ struct SampleBatchesOptions {
   uint64_t seed = 0;
 };
 
-// What became of the samples.
+// Counts of what became of the samples.
 struct SampleCounts {
   int64_t num_samples = 0;  // In the files.
   int64_t num_shortened = 0;
@@ -76,7 +76,7 @@ struct SampleCounts {
   int64_t num_sequences = 0;       // They fill these,
   int64_t num_tokens = 0;          //   so many places of them
   int64_t num_trained_tokens = 0;  //   with so many targets.
-  // Of the places of all sequences.
+  // The share of the places of all sequences.
   double fill_rate = 0;
 };
 // "1,024 samples in 96 sequences, 99.1 % filled, 41 % of tokens trained; 3

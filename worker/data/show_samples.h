@@ -1,4 +1,4 @@
-// What the model sees of a job's data, for people.
+// Shows people what the model sees of a job's data.
 
 #ifndef MILLRACE_WORKER_DATA_SHOW_SAMPLES_H_
 #define MILLRACE_WORKER_DATA_SHOW_SAMPLES_H_

@@ -33,8 +33,13 @@ class Ranks {
  public:
   static absl::StatusOr<Ranks> Create(const ProfilerOptions& options) {
     Ranks ranks(options);
-    ASSIGN_OR_RETURN(ranks.world_, ranks.Join(options.num_ranks, kWorldChannel,
-                                              Group::kWorld));
+    if (options.num_ranks == 1) return ranks;
+    std::vector<Rank> all;
+    for (int32_t i = 0; i < options.num_ranks; ++i) all.push_back(Rank{i});
+    ASSIGN_OR_RETURN(ranks.world_,
+                     options.communicators->Create(
+                         {.group = Group::kWorld, .channel = kWorldChannel},
+                         all, options.rank));
     return ranks;
   }
 
@@ -52,12 +57,16 @@ class Ranks {
     return Sum(rank() == 0 ? mine : 0);
   }
 
-  // The communicator of this rank's group of neighbours; null for one rank.
-  absl::StatusOr<Communicator*> GroupOf(int32_t group_size) {
-    if (group_size == 1) return nullptr;
-    std::unique_ptr<Communicator>& group = groups_[group_size];
+  // The communicator of this rank's group; null for a rank that only waits.
+  absl::StatusOr<Communicator*> GroupOf(const ProfileCommunication& what) {
+    const std::vector<Rank> members = MembersOf(what, options_->rank, size());
+    if (members.empty()) return nullptr;
+    std::unique_ptr<Communicator>& group = groups_[members];
     if (group == nullptr) {
-      ASSIGN_OR_RETURN(group, Join(group_size, kGroupChannel, Group::kTensor));
+      ASSIGN_OR_RETURN(group,
+                       options_->communicators->Create(
+                           {.group = Group::kTensor, .channel = kGroupChannel},
+                           members, options_->rank));
     }
     return group.get();
   }
@@ -65,20 +74,9 @@ class Ranks {
  private:
   explicit Ranks(const ProfilerOptions& options) : options_(&options) {}
 
-  absl::StatusOr<std::unique_ptr<Communicator>> Join(int32_t group_size,
-                                                     int32_t channel,
-                                                     Group group) {
-    if (group_size == 1) return nullptr;
-    const int32_t first = rank() / group_size * group_size;
-    std::vector<Rank> members;
-    for (int32_t i = 0; i < group_size; ++i) members.push_back(Rank{first + i});
-    return options_->communicators->Create({.group = group, .channel = channel},
-                                           members, options_->rank);
-  }
-
   const ProfilerOptions* options_;
   std::unique_ptr<Communicator> world_;
-  std::map<int32_t, std::unique_ptr<Communicator>> groups_;
+  std::map<std::vector<Rank>, std::unique_ptr<Communicator>> groups_;
 };
 
 // Some of what rank 0 `measured` once more, and what both measurements say of
@@ -216,14 +214,10 @@ absl::Status RunCommunication(const ProfileCommunication& what,
 // over ranks. The number of calls is rank 0's choice.
 absl::StatusOr<double> TimeCommunication(const ProfileCommunication& what,
                                          Ranks& ranks, double budget_s) {
-  const int32_t group_size = what.kind == OpKind::kSend ? 2 : what.group_size;
-  // Ranks beyond the last whole group only wait.
-  const bool takes_part = ranks.rank() < ranks.size() / group_size * group_size;
-  Communicator* group = nullptr;
-  if (takes_part) {
-    ASSIGN_OR_RETURN(group, ranks.GroupOf(group_size));
-  }
-  const int64_t unit = int64_t{group_size} * 4;
+  ASSIGN_OR_RETURN(Communicator * group, ranks.GroupOf(what));
+  const bool takes_part = group != nullptr;
+  const int32_t num_busy = NumBusyRanks(what, ranks.size());
+  const int64_t unit = int64_t{what.group_size} * 4;
   std::vector<char> buffer((what.bytes + unit - 1) / unit * unit);
   const auto run = [&](int64_t count) -> absl::StatusOr<double> {
     RETURN_IF_ERROR(ranks.Barrier());
@@ -233,7 +227,7 @@ absl::StatusOr<double> TimeCommunication(const ProfileCommunication& what,
     }
     const double seconds = takes_part ? MonotonicSeconds() - start_s : 0;
     ASSIGN_OR_RETURN(const double sum, ranks.Sum(seconds));
-    return sum / (ranks.size() / group_size * group_size) / count;
+    return sum / num_busy / static_cast<double>(count);
   };
   RETURN_IF_ERROR(run(1).status());
   ASSIGN_OR_RETURN(const double once, run(2));
@@ -256,15 +250,7 @@ absl::Status MeasureCommunication(const ProfileRequest& request, Ranks& ranks,
   const double start_s = MonotonicSeconds();
   for (size_t i = 0; i < request.communication.size(); ++i) {
     const ProfileCommunication& what = request.communication[i];
-    // A transfer pairs ranks off; of an odd number the last one only waits.
-    const bool fits = what.kind == OpKind::kSend
-                          ? ranks.size() >= 2
-                          : ranks.size() % what.group_size == 0;
-    if (what.group_size < 2 || !fits) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("groups of ", what.group_size, " among ", ranks.size(),
-                       " ranks: the size must be above one and divide them"));
-    }
+    RETURN_IF_ERROR(CheckGroups(what, ranks.size()));
     const double left_s = budget_s - (MonotonicSeconds() - start_s);
     const auto num_left = static_cast<double>(request.communication.size() - i);
     ASSIGN_OR_RETURN(
@@ -296,9 +282,10 @@ absl::StatusOr<HardwareProfile> MeasureRequest(const ProfileRequest& request,
 
 absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
     const ProfilerOptions& options) {
-  ASSIGN_OR_RETURN(const ProfileRequest request,
-                   BuildProfileRequest(options.job.model, options.job.training,
-                                       options.num_ranks));
+  ASSIGN_OR_RETURN(
+      const ProfileRequest request,
+      BuildProfileRequest(options.job.model, options.job.training,
+                          options.num_ranks, options.ranks_per_host));
   ASSIGN_OR_RETURN(HardwareProfile profile, MeasureRequest(request, options));
   ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
   profile.name = machine.Fingerprint();

@@ -18,7 +18,7 @@
 namespace millrace {
 
 struct ProfilerOptions {
-  JobSpec job;  // Whose layouts' shapes are measured.
+  JobSpec job;  // The shapes of its layouts are measured.
   int32_t num_ranks = 1;
   int32_t ranks_per_host = 1;  // Neighbours in rank order share a host.
   Rank rank;

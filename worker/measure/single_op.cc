@@ -28,6 +28,16 @@ BufferId AddBuffer(Program& program, DType dtype, int64_t num_elements) {
   return static_cast<BufferId>(program.buffers.size()) - 1;
 }
 
+// The time of an op does not depend on the numbers in a table of rotary
+// positions, and only the model has their factors.
+OpAttributes WithoutRopeFactors(OpAttributes attributes) {
+  if (auto* a = std::get_if<AttentionAttributes>(&attributes)) {
+    a->rope_scaling = {};
+    a->rope_factors = 0;
+  }
+  return attributes;
+}
+
 // Alone, a head has no logits to take over.
 bool HasAlone(const OperandSpec& spec, const Program& program,
               const OpAttributes& attributes) {
@@ -130,14 +140,15 @@ Program OpsProgram(Precision precision, std::span<const ProfileOp> ops,
   for (size_t i = 0; i < ops.size(); ++i) {
     Distinct& each = distinct[distinct_of_op[i]];
     const Copy& copy = each.copies[each.next++ % each.copies.size()];
-    program.instructions.push_back({.kind = ops[i].kind,
-                                    .phase = Phase::kForward,
-                                    .lane = Lane::kCompute,
-                                    .microbatch_idx = 0,
-                                    .name = absl::StrCat("repetition_", i),
-                                    .attributes = ops[i].attributes,
-                                    .inputs = copy.inputs,
-                                    .outputs = copy.outputs});
+    program.instructions.push_back(
+        {.kind = ops[i].kind,
+         .phase = Phase::kForward,
+         .lane = Lane::kCompute,
+         .microbatch_idx = 0,
+         .name = absl::StrCat("repetition_", i),
+         .attributes = WithoutRopeFactors(ops[i].attributes),
+         .inputs = copy.inputs,
+         .outputs = copy.outputs});
     program.lanes[static_cast<int>(Lane::kCompute)].push_back(
         static_cast<InstructionId>(i));
   }

@@ -60,7 +60,7 @@ class JsonLinesReader : public RecordReader {
 
  private:
   // Reads the line at position_, without its end, into line_; false at the end
-  // of the file. Of a line that is too long line_ is empty.
+  // of the file. If the line is too long, line_ is empty.
   absl::StatusOr<bool> ReadLine() {
     line_.clear();
     is_too_long_ = false;
@@ -101,7 +101,7 @@ class JsonLinesReader : public RecordReader {
   std::vector<char> buffer_;
   size_t used_ = 0;
   size_t filled_ = 0;
-  int64_t position_ = 0;  // Of the next line, unpacked.
+  int64_t position_ = 0;  // The next line's, unpacked.
   RecordPlace place_;
   std::string line_;
   bool is_too_long_ = false;

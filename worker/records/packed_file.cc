@@ -83,7 +83,7 @@ class PlainFile : public PackedFile {
   InputFile file_;
 };
 
-// What both libraries have in common: a block of packed bytes to take from.
+// The part that both libraries share: a block of packed bytes to take from.
 class UnpackedFile : public PackedFile {
  public:
   explicit UnpackedFile(InputFile file)

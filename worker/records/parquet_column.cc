@@ -165,7 +165,7 @@ struct ParquetColumn::PageHeader {
   int64_t encoding = -1;
   int64_t definition_encoding = kRle;
   int64_t repetition_encoding = kRle;
-  int64_t definition_bytes = 0;  // Of version 2.
+  int64_t definition_bytes = 0;  // In version 2 only.
   int64_t repetition_bytes = 0;
   bool is_packed = true;
   int64_t header_bytes = 0;

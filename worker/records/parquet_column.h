@@ -33,7 +33,7 @@ class ParquetColumn {
   // Makes the next entry current if none is; false at the end. InvalidArgument
   // names an encoding or compression that is not read, DataLoss damage.
   absl::StatusOr<bool> Load();
-  // Of the current entry.
+  // The levels of the current entry.
   int32_t repetition() const { return levels_at(repetitions_); }
   int32_t definition() const { return levels_at(definitions_); }
   // Ends the current entry.
@@ -74,15 +74,15 @@ class ParquetColumn {
   const ParquetNode& node_;
   const ParquetColumnChunk& chunk_;
   const std::string name_;
-  int64_t position_;              // Of the next page.
+  int64_t position_;              // The next page's.
   int64_t num_entries_read_ = 0;  // In all pages so far.
   std::string dictionary_bytes_;
   std::vector<absl::string_view> dictionary_;
   std::string page_bytes_;
   std::vector<uint32_t> repetitions_;  // Empty: all zero.
   std::vector<uint32_t> definitions_;
-  std::vector<absl::string_view> values_;  // Of those entries that have one.
-  size_t num_entries_ = 0;                 // Of the page.
+  std::vector<absl::string_view> values_;  // Those of entries that have one.
+  size_t num_entries_ = 0;                 // In the page.
   size_t entry_idx_ = 0;
   size_t value_idx_ = 0;
 };

@@ -1,5 +1,5 @@
-// What a Parquet file says about itself: schema, row groups and where their
-// columns lie. The format: apache/parquet-format, parquet.thrift.
+// The metadata of a Parquet file: schema, row groups and where their columns
+// lie. The format: apache/parquet-format, parquet.thrift.
 
 #ifndef MILLRACE_WORKER_RECORDS_PARQUET_FOOTER_H_
 #define MILLRACE_WORKER_RECORDS_PARQUET_FOOTER_H_
@@ -34,9 +34,9 @@ enum class ParquetRepetition : uint8_t {
 struct ParquetNode {
   std::string name;
   ParquetRepetition repetition = ParquetRepetition::kRequired;
-  ParquetType type = ParquetType::kBoolean;  // Of a column.
+  ParquetType type = ParquetType::kBoolean;  // A column's.
   bool is_list = false;                      // Annotated as one.
-  bool is_unsigned = false;                  // Of integers.
+  bool is_unsigned = false;                  // For integers.
   bool is_scaled = false;  // A decimal, time or date: no plain number.
   int32_t num_children = 0;
   std::vector<ParquetNode> children;
@@ -44,7 +44,7 @@ struct ParquetNode {
   // included, and how many repeated ones.
   int32_t max_definition = 0;
   int32_t max_repetition = 0;
-  size_t column_idx = 0;  // Of a column, in the order of the file.
+  size_t column_idx = 0;  // A column's, in the order of the file.
 
   bool is_column() const { return children.empty(); }
 };
@@ -58,7 +58,7 @@ struct ParquetColumnChunk {
 
 struct ParquetRowGroup {
   int64_t num_rows = 0;
-  int64_t num_bytes = 0;  // Of all columns, packed.
+  int64_t num_bytes = 0;  // All columns', packed.
   std::vector<ParquetColumnChunk> columns;
 };
 

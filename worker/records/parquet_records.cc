@@ -149,7 +149,7 @@ class ParquetReader : public RecordReader {
                                       ": a column has fewer rows than others"));
   }
 
-  // What is absent has one entry in each of the columns below it.
+  // An absent value has one entry in each of the columns below it.
   absl::Status DropEntry(const ParquetNode& node) {
     if (node.is_column()) {
       ParquetColumn& column = FirstColumn(node);
@@ -233,7 +233,7 @@ class ParquetReader : public RecordReader {
   std::vector<const ParquetNode*> chosen_;  // In footer_.
   size_t group_idx_;
   const size_t end_group_;
-  int64_t rows_left_ = 0;  // Of the row group.
+  int64_t rows_left_ = 0;  // In the row group.
   std::map<size_t, std::unique_ptr<ParquetColumn>> columns_;
   std::string broken_;  // Why the row is; empty: it is not.
   int64_t num_bytes_ = 0;

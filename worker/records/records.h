@@ -81,7 +81,7 @@ struct RecordPart {
   // Row groups of Parquet. Other files are one part, [0, 1).
   int64_t begin = 0;
   int64_t end = 1;
-  int64_t num_bytes = 0;  // Of the file, for progress.
+  int64_t num_bytes = 0;  // The part's bytes in the file, for progress.
 };
 
 // In the order of the records. Parts are about `part_bytes` large where the

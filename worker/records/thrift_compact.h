@@ -40,7 +40,7 @@ class ThriftReader {
   void ReadStruct(const std::function<void(int16_t id, Type type)>& read);
   // Calls `read` for each item of a list.
   void ReadList(const std::function<void(Type type)>& read);
-  int64_t ReadInteger();  // Of kByte, kInt16, kInt32 and kInt64 in structs.
+  int64_t ReadInteger();  // A kByte, kInt16, kInt32 or kInt64 of a struct.
   bool ReadBool(Type type) const { return type == kTrue; }
   absl::string_view ReadBinary();
   void Skip(Type type);

@@ -239,7 +239,7 @@ void BytePairs::EncodePart(absl::string_view part, BytePairScratch* scratch,
   cached->num_ids = static_cast<uint8_t>(merged.size());
 }
 
-// An unknown piece is put off until a known one follows. So it comes after the
+// An unknown piece is deferred until a known one follows. So it comes after the
 // bytes of a fallback, as in Hugging Face's library.
 void BytePairs::AppendSymbols(absl::string_view part,
                               std::vector<int32_t>* ids) const {

@@ -91,7 +91,7 @@ class BytePairs {
   // The ids of bytes, or of ASCII characters; -1: not a piece.
   std::array<int32_t, 256> byte_ids_;
   absl::flat_hash_map<int32_t, int32_t> other_ids_;  // By code point.
-  std::array<int32_t, 256> fallback_ids_;  // Of the pieces <0x00> to <0xFF>.
+  std::array<int32_t, 256> fallback_ids_;  // For the pieces <0x00> to <0xFF>.
   absl::flat_hash_map<std::string, int32_t> words_;  // For ignore_merges.
   // An open hash table: pair, then rank and merged id.
   std::vector<std::pair<uint64_t, uint64_t>> merges_;

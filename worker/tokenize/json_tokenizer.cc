@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
-// What one thread needs to encode.
+// The state that one thread needs to encode.
 struct EncodeScratch {
   RegexCursor cursor;
   BytePairScratch words;

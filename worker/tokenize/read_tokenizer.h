@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-// InvalidArgument names the key, its value and what is wrong with it. What the
-// file asks for and Millrace does not do is refused so too, unknown keys among
-// it. Patterns are not compiled here.
+// InvalidArgument names the key, its value and the mistake. A feature that the
+// file asks for and Millrace lacks is refused in the same way, as are unknown
+// keys. Patterns are not compiled here.
 absl::StatusOr<TokenizerSpec> ReadTokenizerSpec(absl::string_view json);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// What a tokenizer.json says, as plain values.
+// The content of a tokenizer.json, as plain values.
 
 #ifndef MILLRACE_WORKER_TOKENIZE_TOKENIZER_SPEC_H_
 #define MILLRACE_WORKER_TOKENIZE_TOKENIZER_SPEC_H_
@@ -44,7 +44,7 @@ struct NormalizeStep {
   bool right = false;
 };
 
-// What becomes of the matches of a pattern that splits a text.
+// The treatment of the matches of a pattern that splits a text.
 enum class SplitBehavior : uint8_t {
   kRemoved,
   kIsolated,  // Each match is a piece.
@@ -63,7 +63,7 @@ struct PreTokenizeStep {
   PreTokenizeKind kind;
   TextPattern pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;      // What lies between matches counts as the match.
+  bool invert = false;      // Text between matches counts as the match.
   std::string replacement;  // One character.
   PrependScheme scheme = PrependScheme::kNever;
 };
@@ -102,7 +102,7 @@ struct TokenizerSpec {
   // Pieces are spelt in 256 letters that stand for bytes.
   bool byte_level = false;
   BytePairSpec model;
-  // What the template puts around a text.
+  // Tokens that the template puts around a text.
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;
   bool has_decoder = false;  // Without one, tokens are joined by spaces.

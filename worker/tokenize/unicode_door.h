@@ -1,4 +1,4 @@
-// What a tokenizer asks of Unicode: the only way to the ICU library.
+// The Unicode functions that tokenizers need: the only way to the ICU library.
 //
 // Text is UTF-8. Where the answer depends on the version of Unicode it is that
 // of Hugging Face's `tokenizers`: normal forms are those of Unicode 9 (later

@@ -19,7 +19,7 @@ absl::StatusOr<double> EvaluateSet(Trainer& trainer, const Layout& layout,
                                    EvaluationBatches& batches, size_t set_idx);
 
 // Returns the sum of the log-probabilities of the tokens after the sequence's
-// context. Collective likewise.
+// context. Collective in the same way.
 absl::StatusOr<double> LogProbability(Trainer& trainer,
                                       EvaluationBatches& batches,
                                       const TokenSequence& sequence);

@@ -48,7 +48,7 @@ void InitializeParameters(const ModelSpec& model, const Layout& layout,
     float* out = flat + slot.offset;
     if (slot.parameter.is_vector) {
       std::fill(out, out + box.num_elements(),
-                InitialVectorValue(slot.parameter.name));
+                InitialVectorValue(model, slot.parameter.name));
     } else {
       InitializeMatrix(slot.parameter, box, model.init_std, seed, out);
     }
@@ -64,7 +64,7 @@ void InitializePieces(const ModelSpec& model,
     }
     if (piece.is_vector) {
       std::fill(piece.data, piece.data + (piece.end - piece.begin),
-                InitialVectorValue(piece.tensor));
+                InitialVectorValue(model, piece.tensor));
       continue;
     }
     const uint64_t stream = ParameterStream(piece.tensor);

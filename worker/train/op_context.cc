@@ -30,10 +30,10 @@ absl::StatusOr<GemmPlan*> KernelCache::Gemm(const GemmAttributes& attributes) {
 
 absl::StatusOr<CrossEntropyPlan*> KernelCache::CrossEntropy(
     const VocabAttributes& attributes, int64_t vocab_begin) {
-  const CrossEntropyKey key(attributes.num_tokens, attributes.hidden,
-                            attributes.vocab_rows, vocab_begin,
-                            attributes.chunk_tokens, attributes.token_scale,
-                            attributes.loss_share, attributes.accumulate);
+  const CrossEntropyKey key(
+      attributes.num_tokens, attributes.hidden, attributes.vocab_rows,
+      vocab_begin, attributes.chunk_tokens, attributes.token_scale,
+      attributes.loss_share, attributes.accumulate, attributes.softcap);
   auto found = cross_entropies_.find(key);
   if (found == cross_entropies_.end()) {
     ASSIGN_OR_RETURN(
@@ -45,7 +45,8 @@ absl::StatusOr<CrossEntropyPlan*> KernelCache::CrossEntropy(
                                   .chunk_tokens = attributes.chunk_tokens,
                                   .token_scale = attributes.token_scale,
                                   .loss_share = attributes.loss_share,
-                                  .accumulate = attributes.accumulate},
+                                  .accumulate = attributes.accumulate,
+                                  .softcap = attributes.softcap},
                                  num_threads_));
     scratch_bytes_ = std::max(scratch_bytes_, plan.workspace_bytes());
     found = cross_entropies_.emplace(key, std::move(plan)).first;
@@ -55,19 +56,13 @@ absl::StatusOr<CrossEntropyPlan*> KernelCache::CrossEntropy(
 
 absl::StatusOr<const float*> KernelCache::RopeTable(
     const AttentionAttributes& attributes) {
-  const RopeFrequencyScaling scaling = FrequencyScalingOf(attributes);
-  const RopeKey key(attributes.sequence_length, attributes.head_dim,
-                    attributes.rope_theta, scaling.factor,
-                    scaling.low_freq_factor, scaling.high_freq_factor,
-                    scaling.original_length);
+  const RopeKey key = RopeKeyOf(attributes);
   auto found = rope_tables_.find(key);
   if (found == rope_tables_.end()) {
     ASSIGN_OR_RETURN(MemoryBlock table,
-                     MemoryBlock::Allocate(RopeTableBytes(
-                         attributes.sequence_length, attributes.head_dim)));
-    RETURN_IF_ERROR(FillRopeTable(
-        reinterpret_cast<float*>(table.data()), attributes.sequence_length,
-        attributes.head_dim, attributes.rope_theta, scaling));
+                     MemoryBlock::Allocate(RopeBytesOf(attributes)));
+    RETURN_IF_ERROR(FillRopeTableOf(attributes, rope_factors_,
+                                    reinterpret_cast<float*>(table.data())));
     found = rope_tables_.emplace(key, std::move(table)).first;
   }
   return reinterpret_cast<const float*>(found->second.data());

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +22,7 @@
 #include "worker/communicate/communicator_set.h"
 #include "worker/data/batch_source.h"
 #include "worker/train/arena.h"
+#include "worker/train/rope_frequencies.h"
 
 namespace millrace {
 
@@ -35,7 +38,9 @@ struct StepInputs {
 // kernel library's choice, so it is no part of the plan; counted apart.
 class KernelCache {
  public:
-  explicit KernelCache(int num_threads) : num_threads_(num_threads) {}
+  // `rope_factors`: those of the model.
+  explicit KernelCache(int num_threads, std::vector<double> rope_factors = {})
+      : num_threads_(num_threads), rope_factors_(std::move(rope_factors)) {}
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;
 
@@ -56,11 +61,10 @@ class KernelCache {
  private:
   using GemmKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>;
   using CrossEntropyKey = std::tuple<int64_t, int64_t, int64_t, int64_t,
-                                     int64_t, double, double, bool>;
-  using RopeKey =
-      std::tuple<int64_t, int64_t, double, double, double, double, int64_t>;
+                                     int64_t, double, double, bool, double>;
 
   const int num_threads_;
+  const std::vector<double> rope_factors_;
   std::map<GemmKey, GemmPlan> gemms_;
   std::map<CrossEntropyKey, CrossEntropyPlan> cross_entropies_;
   std::map<RopeKey, MemoryBlock> rope_tables_;

@@ -29,7 +29,8 @@ inline absl::StatusOr<double> TokenScaleOf(double trained_share, int64_t step,
       "training.global_batch, or train more of the data"));
 }
 
-// Of the losses of validation passes, `sum_of_means` over all their tokens.
+// The mean of the losses of validation passes, `sum_of_means` over all their
+// tokens.
 inline absl::StatusOr<double> MeanOfPasses(double sum_of_means,
                                            double sum_of_trained_shares) {
   if (sum_of_trained_shares > 0) return sum_of_means / sum_of_trained_shares;

@@ -20,6 +20,19 @@ function repeatNote(steps) {
   return notes.length ? el("p", {class: "note"}, notes.join(" ")) : null;
 }
 
+const kSetColors = ["measured", "predicted", "accent", "validation", "compute", "data"];
+
+// The held-out sets' losses; null if the run evaluated none.
+function evaluationChart(evaluation) {
+  const series = Object.entries(evaluation ?? {}).map(([label, points], i) => (
+      {label, points, color: kSetColors[i % kSetColors.length],
+       dashed: i >= kSetColors.length, dots: points.length === 1}));
+  if (!series.length) return null;
+  return el("div", {}, el("h3", {}, "Held-out sets, nats per token"),
+            lineChart({title: "Loss of the held-out sets over the steps", series,
+                       formatValue: (v) => v.toFixed(4)}));
+}
+
 function drawLoss(section, data) {
   section.append(...missingNotice(data, ["steps"]));
   if (!data.steps) return;
@@ -37,10 +50,12 @@ function drawLoss(section, data) {
                     series: [{label: "gradient norm", color: "accent",
                               points: column(data.steps, "grad_norm")}]};
   const note = repeatNote(data.steps);
+  const evaluation = evaluationChart(data.steps.evaluation);
   section.append(
       el("div", {class: "pair"},
          el("div", {}, el("h3", {}, "Nats per token"), lineChart(options)),
-         el("div", {}, el("h3", {}, "Gradient norm before clipping"), lineChart(gradient))),
+         el("div", {}, el("h3", {}, "Gradient norm before clipping"), lineChart(gradient)),
+         ...(evaluation ? [evaluation] : [])),
       ...(note ? [note] : []));
 }
 

@@ -55,6 +55,10 @@ function drawFigures(section, data) {
   if (isNumber(summary.validation_loss)) {
     cards.push(figureCard("Validation loss", summary.validation_loss.toFixed(3), "newest"));
   }
+  for (const [set, loss] of Object.entries(summary.evaluation ?? {})) {
+    cards.push(figureCard(`Loss of ${set}`, loss.toFixed(3),
+                          `newest; perplexity ${Math.exp(loss).toPrecision(4)}`));
+  }
   if (isNumber(summary.step_time_s)) {
     cards.push(figureCard("Step time", formatSeconds(summary.step_time_s), truthDetail(summary)));
   }

@@ -20,7 +20,7 @@ TOKENS, HIDDEN = 16384, 2048
 
 
 def heads(x):
-    """Of a [sequences, tokens, heads, head_dim] tensor."""
+    """Describes a [sequences, tokens, heads, head_dim] tensor."""
     return Heads(pointer(x), x.stride(1), x.stride(2), x.stride(0))
 
 

@@ -31,7 +31,7 @@ def cudnn_backward(q, k, v, d_o, causal):
 
 
 def exact_gradients(q, k, v, d_o, causal, window=0):
-    """Of [sequences, heads, tokens, head_dim] tensors, in fp64."""
+    """The gradients of [sequences, heads, tokens, head_dim] tensors, in fp64."""
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if causal or window:
@@ -200,7 +200,7 @@ def run(bench):
             times = bench.time(variants, case.n)
             bench.row("attention backward", f"hd{d} {'causal' if causal else 'full'} S 4096",
                       times, flops=case.flops)
-    # What options cost or save against the same shape without them.
+    # The cost or gain of options against the same shape without them.
     for d in (128, 64):
         for causal in (True, False):
             name = f"hd{d} {'causal' if causal else 'full'} S 8192"

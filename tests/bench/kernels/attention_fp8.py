@@ -27,7 +27,7 @@ SIGNS = 0x243F6A8885A308D3, 0x13198A2E03707344
 
 
 def heads(x):
-    """Of a [sequences, tokens, heads, head_dim] tensor."""
+    """Describes a [sequences, tokens, heads, head_dim] tensor."""
     return Heads(pointer(x), x.stride(1), x.stride(2), x.stride(0))
 
 

@@ -23,7 +23,7 @@ LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
 def heads(x):
-    """Of a [sequences, tokens, heads, head_dim] tensor."""
+    """Describes a [sequences, tokens, heads, head_dim] tensor."""
     return Heads(pointer(x), x.stride(1), x.stride(2), x.stride(0))
 
 

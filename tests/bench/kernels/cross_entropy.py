@@ -102,7 +102,7 @@ class Case:
 
 
 def peak_gib(f):
-    """Of memory beyond what stands before and what f returns."""
+    """The peak of memory beyond what stands before and what f returns."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""What the kernel benchmarks share: calls through the C interface, fair timing, tables.
+"""Helpers that the kernel benchmarks share: calls through the C interface, fair timing, tables.
 
 Timing: every variant runs on several input sets together larger than the L2 cache, the
 variants take turns within a run, idle gaps keep the chip from throttling, and the

@@ -71,8 +71,8 @@ class Case:
 
 
 def parameter_error(library):
-    """Of one step from equal starts: the change of the parameters, ours against PyTorch's
-    in fp64."""
+    """The error of one step from equal starts: the change of the parameters, ours against
+    PyTorch's in fp64."""
     case = Case(library, (1 << 22) + 5, torch.float32, torch.float32, True, True)
     before = case.master.double()
     parameter = torch.nn.Parameter(case.master.double())

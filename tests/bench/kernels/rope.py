@@ -73,7 +73,7 @@ class Case:
             for i in every])
 
     def turn(self, x, sign=1.0):
-        """Of [tokens, heads, head_dim], in the precision of x, by plain torch."""
+        """Rotates [tokens, heads, head_dim], in the precision of x, by plain torch."""
         cosine, sine = (t[self.positions, None].to(x.dtype) for t in self.table)
         a, b = x.chunk(2, -1)
         return torch.cat((a * cosine - sign * b * sine, b * cosine + sign * a * sine), -1)

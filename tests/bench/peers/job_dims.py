@@ -1,4 +1,4 @@
-"""What the peers need of a job file, with the names of ModelSpec and OptimizerSpec."""
+"""The values of a job file that the peers need, with the names of ModelSpec and OptimizerSpec."""
 
 import math
 
@@ -25,6 +25,16 @@ def read_job(path):
                   "learned_positions": m.get("learned_positions", 0),
                   "ties_embedding": m.get("ties_embedding", False),
                   "sliding_window": m.get("sliding_window", 0),
+                  "global_layer_period": m.get("global_layer_period", 0),
+                  "sliding_rope_theta": float(m.get("sliding_rope_theta", 0)),
+                  "rotary_dim": m.get("rotary_dim", 0),
+                  "rope_factors": [float(x) for x in m.get("rope_factors", [])],
+                  "norm_adds_one": m.get("norm_adds_one", False),
+                  "output_norms": m.get("output_norms", False),
+                  "scales_embedding": m.get("scales_embedding", False),
+                  "query_pre_attn_scalar": float(m.get("query_pre_attn_scalar", 0)),
+                  "attention_softcap": float(m.get("attention_softcap", 0)),
+                  "logit_softcap": float(m.get("logit_softcap", 0)),
                   "norm_epsilon": float(m.get("norm_epsilon", 1e-5)),
                   "init_std": float(m.get("init_std", 0.02))},
         # YAML 1.1 takes 2e-3 for a text.
@@ -44,14 +54,15 @@ def read_job(path):
 
 def _rope_scaling(section):
     floats = {key: float(section.get(key, 0))
-              for key in ("factor", "low_freq_factor", "high_freq_factor")}
+              for key in ("factor", "low_freq_factor", "high_freq_factor",
+                          "attention_factor")}
     return {"kind": section.get("kind", "none"), **floats,
             "original_max_position_embeddings":
                 section.get("original_max_position_embeddings", 0)}
 
 
 def _number(section, key):
-    """Of a section that may be auto as a whole or in part: then None."""
+    """The value of a key; None if the section or the key is auto."""
     value = section.get(key, "auto") if isinstance(section, dict) else "auto"
     return None if value == "auto" else value
 

@@ -183,7 +183,10 @@ def main():
     arguments = parse_arguments()
     job = job_dims.read_job(arguments.job)
     others = [key for key in ("qkv_bias", "linear_bias", "qk_norm", "ties_embedding",
-                              "learned_positions", "sliding_window") if job["model"][key]]
+                              "learned_positions", "sliding_window", "rotary_dim",
+                              "norm_adds_one", "output_norms", "scales_embedding",
+                              "query_pre_attn_scalar", "attention_softcap",
+                              "logit_softcap") if job["model"][key]]
     if others:
         raise SystemExit(f"{arguments.job}: this script trains Llama 3.0's family alone; the job's "
                          f"model has {', '.join(others)}")

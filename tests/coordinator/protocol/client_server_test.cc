@@ -1,12 +1,18 @@
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "coordinator/protocol/client.h"
+#include "coordinator/protocol/framing.h"
 #include "coordinator/protocol/secret.h"
 #include "coordinator/server.h"
 #include "worker/agent/listener.h"
@@ -19,11 +25,12 @@ constexpr absl::Duration kLimit = absl::Seconds(20);
 // A server on a thread, as a coordinator process would be.
 class RunningServer {
  public:
-  RunningServer(const Listener& listener, bool acknowledge)
+  RunningServer(const Listener& listener, bool acknowledge,
+                const std::string& secret = "right")
       : acknowledge_(acknowledge) {
     auto server = Server::Create(
         {.listen_fd = dup(listener.fd()),
-         .secret = "right",
+         .secret = secret,
          .on_message =
              [this](SessionId session, const protocol::ToCoordinator& message) {
                OnMessage(session, message);
@@ -68,9 +75,9 @@ class RunningServer {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Listener& listener,
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const std::string& address,
                                                    const std::string& secret) {
-  return Client::Create({.address = listener.address(),
+  return Client::Create({.address = address,
                          .secret = secret,
                          .heartbeat_interval = absl::Milliseconds(20),
                          .give_up_after = absl::Milliseconds(500),
@@ -103,10 +110,10 @@ std::set<std::string> Echoes(Client& client, size_t count) {
 // Goal: a client is greeted, its messages arrive and are answered, its
 // heartbeats come by themselves. Method: one of each over loopback.
 TEST(ClientServerTest, Talks) {
-  auto listener = Listener::Create(false);
+  auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok()) << listener.status();
   RunningServer server(*listener, true);
-  auto client = MakeClient(*listener, "right");
+  auto client = MakeClient(listener->address(), "right");
   ASSERT_TRUE(client.ok()) << client.status();
   auto welcome = (*client)->Receive(kLimit);
   ASSERT_TRUE(welcome.ok() && welcome->has_value());
@@ -120,12 +127,12 @@ TEST(ClientServerTest, Talks) {
 // what was is not. Method: two servers, one after the other, on one listening
 // socket.
 TEST(ClientServerTest, SendsAgainAfterARestart) {
-  auto listener = Listener::Create(false);
+  auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok()) << listener.status();
   std::unique_ptr<Client> client;
   {
     RunningServer server(*listener, false);
-    auto made = MakeClient(*listener, "right");
+    auto made = MakeClient(listener->address(), "right");
     ASSERT_TRUE(made.ok());
     client = *std::move(made);
     Set(*client, "a");
@@ -146,10 +153,10 @@ TEST(ClientServerTest, SendsAgainAfterARestart) {
 // Goal: a peer without the secret gets nothing. Method: a wrong one; the server
 // never sees its hello, and the client gives up.
 TEST(ClientServerTest, RefusesAWrongSecret) {
-  auto listener = Listener::Create(false);
+  auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok());
   RunningServer server(*listener, true);
-  auto client = MakeClient(*listener, "wrong");
+  auto client = MakeClient(listener->address(), "wrong");
   ASSERT_TRUE(client.ok());
   const auto message = (*client)->Receive(kLimit);
   EXPECT_EQ(message.status().code(), absl::StatusCode::kUnavailable);
@@ -157,11 +164,113 @@ TEST(ClientServerTest, RefusesAWrongSecret) {
 }
 
 TEST(ClientServerTest, RefusesAnAddressThatIsNone) {
-  for (const char* address : {"", "localhost", "1.2.3.4", "1.2.3.4:0", "x:1"}) {
+  for (const char* address : {"", "localhost", "1.2.3.4", "1.2.3.4:0", "x:1",
+                              "1.2.3.4:5,", "[::1:5", "fd00::1"}) {
     EXPECT_EQ(Client::Create({.address = address}).status().code(),
               absl::StatusCode::kInvalidArgument)
         << address;
   }
+}
+
+// Goal: of several addresses the one is taken where somebody proves to know the
+// secret, and the others are closed. Method: an address where nobody listens,
+// one where a server of another job does, one that never answers, and the right
+// one.
+TEST(ClientServerTest, TakesTheAddressOfItsCoordinator) {
+  auto closed = Listener::Create();
+  auto other = Listener::Create();
+  auto silent = Listener::Create();
+  auto right = Listener::Create();
+  ASSERT_TRUE(closed.ok() && other.ok() && silent.ok() && right.ok());
+  RunningServer other_server(*other, true, "another");
+  RunningServer server(*right, true);
+  const std::string addresses =
+      absl::StrCat(closed->address(), ",", other->address(), ",",
+                   silent->address(), ",", right->address());
+  {
+    const Listener gone = *std::move(closed);  // Its address refuses now.
+  }
+  auto client = MakeClient(addresses, "right");
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto welcome = (*client)->Receive(kLimit);
+  ASSERT_TRUE(welcome.ok() && welcome->has_value());
+  EXPECT_EQ((*client)->address(), right->address());
+  EXPECT_EQ(other_server.num_hellos, 0);
+}
+
+// Sends `payloads` as a stranger would and reads until the server closes. True
+// if it did; a server that goes on listening runs into the limit.
+bool IsTurnedAway(const Listener& listener,
+                  const std::vector<std::string>& payloads) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  socklen_t size = sizeof(address);
+  getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  timeval limit = {.tv_sec = 10};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  bool closed = connect(fd, reinterpret_cast<sockaddr*>(&address), size) == 0;
+  for (const std::string& payload : payloads) {
+    send(fd, payload.data(), payload.size(), MSG_NOSIGNAL);
+  }
+  char buffer[4096];
+  ssize_t num_bytes = 0;
+  while ((num_bytes = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
+  }
+  closed = closed && (num_bytes == 0 || errno == ECONNRESET);
+  close(fd);
+  return closed;
+}
+
+std::string Frame(const protocol::ToCoordinator& message) {
+  return EncodeFrame(message.SerializeAsString());
+}
+
+// Goal: whoever cannot prove the secret is turned away at once, however he
+// begins, and peers are served meanwhile. Method: the secret itself as a token,
+// no challenge, a wrong proof, no nonce, a frame that would take memory, bytes
+// that are no frame.
+TEST(ClientServerTest, TurnsStrangersAway) {
+  auto listener = Listener::Create();
+  ASSERT_TRUE(listener.ok());
+  RunningServer server(*listener, true);
+  protocol::ToCoordinator hello;
+  hello.mutable_hello()->set_token("right");
+  hello.mutable_hello()->mutable_worker()->set_rank(3);
+  protocol::ToCoordinator challenge;
+  challenge.mutable_challenge()->set_nonce(*MakeNonce());
+  protocol::ToCoordinator no_nonce;
+  no_nonce.mutable_challenge();
+  protocol::ToCoordinator large;
+  large.mutable_challenge()->set_nonce(std::string(1 << 20, 'x'));
+  const std::vector<std::vector<std::string>> beginnings = {
+      {Frame(hello)},
+      {Frame(challenge), Frame(hello)},
+      {Frame(challenge), Frame(challenge)},
+      {Frame(no_nonce)},
+      {Frame(large).substr(0, kFrameHeaderBytes)},
+      {std::string(100, 'x')}};
+  for (size_t i = 0; i < beginnings.size(); ++i) {
+    EXPECT_TRUE(IsTurnedAway(*listener, beginnings[i])) << i;
+  }
+  EXPECT_EQ(server.num_hellos, 0);
+  auto client = MakeClient(listener->address(), "right");
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE((*client)->Receive(kLimit).ok());
+  EXPECT_EQ(server.num_hellos, 1);
+}
+
+// Goal: a recorded conversation opens nothing. Method: proofs of two
+// conversations, and of both ends of one, differ.
+TEST(SecretTest, ProofsServeOnce) {
+  const auto a = MakeNonce();
+  const auto b = MakeNonce();
+  ASSERT_TRUE(a.ok() && b.ok());
+  const std::string proof = ProofOf("secret", Prover::kPeer, *a, *b);
+  EXPECT_EQ(proof.size(), 32u);
+  EXPECT_EQ(proof, ProofOf("secret", Prover::kPeer, *a, *b));
+  EXPECT_NE(proof, ProofOf("secret", Prover::kCoordinator, *a, *b));
+  EXPECT_NE(proof, ProofOf("secret", Prover::kPeer, *b, *a));
+  EXPECT_NE(proof, ProofOf("other", Prover::kPeer, *a, *b));
 }
 
 // Goal: secrets are random and compared whole.

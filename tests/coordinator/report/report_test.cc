@@ -118,6 +118,29 @@ TEST_F(ReportTest, ThinsLongRuns) {
   EXPECT_EQ(num_validations, 10);
 }
 
+// Goal: the losses of held-out sets are drawn from the steps that evaluated
+// them, also where a run is thinned, and the newest is the summary's.
+TEST_F(ReportTest, KeepsEveryEvaluation) {
+  std::string metrics;
+  for (int step = 1; step <= 10000; ++step) {
+    metrics +=
+        "{\"step\":" + std::to_string(step) + ",\"loss\":2" +
+        (step % 997 == 0
+             ? ",\"evaluation\":{\"code\":" + std::to_string(10000 - step) +
+                   (step > 5000 ? ",\"prose\":1.5}" : "}")
+             : "") +
+        "}\n";
+  }
+  Replace("metrics.jsonl", metrics);
+  const Json data = Collect();
+  const Json& sets = data["steps"]["evaluation"];
+  ASSERT_EQ(sets["code"].size(), 10u);
+  EXPECT_EQ(sets["code"][0], Json({997, 9003}));
+  EXPECT_EQ(sets["prose"].size(), 5u);
+  EXPECT_EQ(data["summary"]["evaluation"],
+            Json({{"code", 30}, {"prose", 1.5}}));
+}
+
 // Goal: a run killed while it wrote leaves a torn last line, which is passed
 // over; damage elsewhere is named with its line.
 TEST_F(ReportTest, ToleratesATornLastLineOnly) {

@@ -14,9 +14,9 @@
 namespace millrace {
 namespace {
 
-// What the backward pass reads beside the packed projection, and its results.
-// LSE and the output come from the reference, so that these tests do not depend
-// on the forward kernel.
+// The inputs of the backward pass beside the packed projection, and its
+// results. LSE and the output come from the reference, so that these tests do
+// not depend on the forward kernel.
 class BackwardRun {
  public:
   BackwardRun(AttentionBf16Operands& operands, const std::vector<uint16_t>& d_o,
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
           cases.push_back({{1, 256, 2, 2, head_dim, causal}});
           cases.push_back({{2, 333, 4, 2, head_dim, causal}});
           cases.push_back({{1, 777, 1, 1, head_dim, causal}});
-          // Of one key, within and across tiles, one short of no window.
+          // Windows of one key, within and across tiles, and one short of none.
           for (const int64_t window : {1, 50, 200, 332}) {
             cases.push_back({{1, 333, 1, 1, head_dim, causal, window}});
           }

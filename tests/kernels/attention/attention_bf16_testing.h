@@ -1,5 +1,5 @@
-// What the tests of bf16 attention share: cases with their inputs, the meaning
-// in fp64, and tensors on the device.
+// Helpers that the tests of bf16 attention share: cases with their inputs, the
+// meaning in fp64, and tensors on the device.
 
 #ifndef MILLRACE_TESTS_KERNELS_ATTENTION_ATTENTION_BF16_TESTING_H_
 #define MILLRACE_TESTS_KERNELS_ATTENTION_ATTENTION_BF16_TESTING_H_
@@ -27,7 +27,7 @@ namespace millrace {
 struct AttentionBf16Case {
   AttentionBf16Shape shape;
   std::vector<int32_t> documents;
-  float input_scale = 1.0f;  // Of the standard normal inputs.
+  float input_scale = 1.0f;  // The standard normal inputs' factor.
 
   int64_t NumTokens() const {
     return documents.empty() ? shape.num_sequences * shape.sequence_length
@@ -117,7 +117,7 @@ inline AttentionBf16Reference ComputeAttentionBf16Reference(
           end = std::min(end, i + shape.window);
         }
         std::vector<double> p(end - first);
-        std::vector<double> slope(p.size(), 1.0);  // Of the softcap.
+        std::vector<double> slope(p.size(), 1.0);  // The softcap's.
         double maximum = -std::numeric_limits<double>::infinity();
         for (int64_t j = first; j < end; ++j) {
           p[j - first] = scale * dot(&qkv[at(i, h)], &qkv[at(j, key_head)]);

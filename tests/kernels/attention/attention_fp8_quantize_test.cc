@@ -20,8 +20,8 @@ struct Case {
   bool hadamard;
 };
 
-// What one tensor must become before rounding: [sequences, tokens, heads,
-// head_dim] in fp64.
+// The values that one tensor must have before rounding: [sequences, tokens,
+// heads, head_dim] in fp64.
 struct Tensor {
   int64_t tokens, heads, dim;
   std::vector<double> values;

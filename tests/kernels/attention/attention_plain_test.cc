@@ -120,7 +120,7 @@ TEST(PlainAttentionTest, ForwardMatchesTheReferenceAndRepeats) {
   }
 }
 
-// Goal: all gradients, likewise. Method: as above; the reference gets the
+// Goal: the same for all gradients. Method: as above; the reference gets the
 // outputs that the forward pass would have left, rounded to the type.
 TEST(PlainAttentionTest, BackwardMatchesTheReferenceAndRepeats) {
   RandomNormals random;

@@ -88,7 +88,7 @@ double Difference(const TuningCase::Output& output, const Bytes& actual,
   return std::sqrt(error / norm);
 }
 
-// What a launch puts on the device: each kernel with its grid and block.
+// The kernels that a launch puts on the device, each with its grid and block.
 using Kernels = std::vector<std::tuple<void*, unsigned, unsigned>>;
 
 Kernels Captured(const TuningCase& c, cudaStream_t stream) {

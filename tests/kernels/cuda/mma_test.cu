@@ -63,7 +63,7 @@ __global__ void ProductsKernel(const uint16_t* a, const uint16_t* b,
   };
   load(tile_a, a);
   load(tile_b, b);
-  WaitCopiesAllBut<1>();  // Of each lane a is here; b may not be.
+  WaitCopiesAllBut<1>();  // Each lane's part of a is here; b's may not be.
   WaitCopiesAllBut<0>();
   __syncthreads();
   const uint32_t a_lane = Tile::LaneAddress(tile_a, 0);

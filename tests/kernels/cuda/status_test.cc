@@ -17,7 +17,8 @@ TEST(CudaStatusTest, NamesWhoCanAct) {
   EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(memory.message().find("allocate device memory"),
             absl::string_view::npos);
-  // What a launch and what AllowSharedBytes() get on a device that is too old.
+  // The errors that a launch and AllowSharedBytes() get on a device that is too
+  // old.
   for (const cudaError_t error :
        {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction}) {
     const absl::Status status = CudaStatus(error, "launch RmsNormBf16");

@@ -54,7 +54,7 @@ __device__ void WriteAccumulator(float* out, const float (&d)[kN / 2]) {
 enum class First { kShared, kSharedTransposed, kRegisters };
 
 // out = 1 + a b: the accumulator starts at one, so that `accumulate` shows. a
-// is [64, 64], transposed in memory if it says so; b likewise [64, kN].
+// is [64, 64] and b [64, kN]; either is transposed in memory if it says so.
 template <int kN, First kFirst, bool kTransposeB>
 __global__ void ProductKernel(const uint16_t* a, const uint16_t* b,
                               float* out) {

@@ -14,7 +14,7 @@ namespace {
 TEST(GemmBf16ShapeWordTest, TellsShapesApart) {
   GemmBf16Shape shape = {.m = 16, .n = 32, .k = 64};
   EXPECT_EQ(GemmBf16ShapeWord(shape), "m16n32k64");
-  shape.a_stride = 64;  // What zero means.
+  shape.a_stride = 64;  // The stride that zero means.
   EXPECT_EQ(GemmBf16ShapeWord(shape), "m16n32k64");
   shape.a_stride = 72;
   shape.trans_b = true;

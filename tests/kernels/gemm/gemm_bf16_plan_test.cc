@@ -1,4 +1,4 @@
-// What a GemmBf16Plan is beside its product: text, graphs, limits, refusals.
+// Tests a GemmBf16Plan beside its product: text, graphs, limits, refusals.
 
 #include <cuda_runtime_api.h>
 

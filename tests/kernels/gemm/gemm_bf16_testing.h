@@ -143,9 +143,9 @@ struct Problem {
   float scale;
 };
 
-// Rounding to bf16 costs up to 2^-8 of a value. What is added to in bf16,
-// `before`, may be rounded together with the product and without. fp32 sums of
-// k terms of size 1/sqrt(k) are good to 1e-5. NaN never passes.
+// Rounding to bf16 costs up to 2^-8 of a value. In bf16, the value that is
+// added to, `before`, may be rounded together with the product or without it.
+// fp32 sums of k terms of size 1/sqrt(k) are good to 1e-5. NaN never passes.
 inline bool IsClose(double actual, double expected, bool is_fp32,
                     double before) {
   const double relative = is_fp32 ? 1e-5 : 1.0 / 256;

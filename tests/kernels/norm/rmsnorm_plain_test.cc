@@ -19,7 +19,7 @@ constexpr double kAbsolute = 1e-6;
 struct Size {
   int64_t num_tokens, hidden;
 };
-// Of rows and of the weights that scale them.
+// The types of the rows and of the weights that scale them.
 struct Types {
   ElementType rows, weight;
 };

@@ -29,19 +29,22 @@ TEST(RmsNormTest, ForwardMatchesReference) {
     const int64_t size = shape.num_tokens * shape.hidden;
     const std::vector<float> x = random(size, 3.0f);
     const std::vector<float> weight = random(shape.hidden);
-    const auto run = [&](int num_threads) -> Outputs {
-      std::vector<float> y = Poisoned(size), rstd = Poisoned(shape.num_tokens);
-      const RmsNormForwardArgs args = {
-          y.data(),         rstd.data(),  x.data(), weight.data(),
-          shape.num_tokens, shape.hidden, kEpsilon};
-      if (num_threads == 0) {
-        RmsNormForwardReference(args);
-      } else {
-        EXPECT_TRUE(RmsNormForward(args, num_threads).ok());
-      }
-      return {y, rstd};
-    };
-    ExpectKernelMatches(run(0), 1e-6, run);
+    for (const bool adds_one : {false, true}) {
+      const auto run = [&](int num_threads) -> Outputs {
+        std::vector<float> y = Poisoned(size),
+                           rstd = Poisoned(shape.num_tokens);
+        const RmsNormForwardArgs args = {
+            y.data(),         rstd.data(),  x.data(), weight.data(),
+            shape.num_tokens, shape.hidden, kEpsilon, adds_one};
+        if (num_threads == 0) {
+          RmsNormForwardReference(args);
+        } else {
+          EXPECT_TRUE(RmsNormForward(args, num_threads).ok());
+        }
+        return {y, rstd};
+      };
+      ExpectKernelMatches(run(0), 1e-6, run);
+    }
   }
 }
 
@@ -53,21 +56,23 @@ TEST(RmsNormTest, ResidualForwardMatchesReference) {
     const std::vector<float> x = random(size, 3.0f);
     const std::vector<float> delta = random(size);
     const std::vector<float> weight = random(shape.hidden);
-    const auto run = [&](int num_threads) -> Outputs {
-      std::vector<float> residual = Poisoned(size), y = Poisoned(size),
-                         rstd = Poisoned(shape.num_tokens);
-      const ResidualRmsNormForwardArgs args = {
-          residual.data(),  y.data(),     rstd.data(),
-          x.data(),         delta.data(), weight.data(),
-          shape.num_tokens, shape.hidden, kEpsilon};
-      if (num_threads == 0) {
-        ResidualRmsNormForwardReference(args);
-      } else {
-        EXPECT_TRUE(ResidualRmsNormForward(args, num_threads).ok());
-      }
-      return {residual, y, rstd};
-    };
-    ExpectKernelMatches(run(0), 1e-6, run);
+    for (const bool adds_one : {false, true}) {
+      const auto run = [&](int num_threads) -> Outputs {
+        std::vector<float> residual = Poisoned(size), y = Poisoned(size),
+                           rstd = Poisoned(shape.num_tokens);
+        const ResidualRmsNormForwardArgs args = {
+            residual.data(), y.data(),      rstd.data(),      x.data(),
+            delta.data(),    weight.data(), shape.num_tokens, shape.hidden,
+            kEpsilon,        adds_one};
+        if (num_threads == 0) {
+          ResidualRmsNormForwardReference(args);
+        } else {
+          EXPECT_TRUE(ResidualRmsNormForward(args, num_threads).ok());
+        }
+        return {residual, y, rstd};
+      };
+      ExpectKernelMatches(run(0), 1e-6, run);
+    }
   }
 }
 
@@ -77,7 +82,7 @@ TEST(RmsNormTest, ResidualForwardMatchesReference) {
 TEST(RmsNormTest, BackwardMatchesReference) {
   RandomFloats random(3);
   for (const Shape& shape : kShapes) {
-    for (int flags = 0; flags < 4; ++flags) {
+    for (int flags = 0; flags < 8; ++flags) {
       SCOPED_TRACE(absl::StrCat(shape.num_tokens, " x ", shape.hidden,
                                 " flags ", flags));
       const int64_t size = shape.num_tokens * shape.hidden;
@@ -103,7 +108,8 @@ TEST(RmsNormTest, BackwardMatchesReference) {
             .d_residual = (flags & 2) != 0 ? d_residual.data() : nullptr,
             .num_tokens = shape.num_tokens,
             .hidden = shape.hidden,
-            .accumulate = accumulate};
+            .accumulate = accumulate,
+            .adds_one = (flags & 4) != 0};
         if (num_threads == 0) {
           RmsNormBackwardReference(args);
         } else {
@@ -114,6 +120,36 @@ TEST(RmsNormTest, BackwardMatchesReference) {
       ExpectKernelMatches(run(0), 2e-6, run);
     }
   }
+}
+
+// Goal: one more than a weight is what the sum says, forward and backward.
+// Method: the same weights, one more by hand.
+TEST(RmsNormTest, AddsOne) {
+  RandomFloats random(6);
+  constexpr int64_t kTokens = 5, kHidden = 37, kSize = kTokens * kHidden;
+  const std::vector<float> x = random(kSize), d_y = random(kSize),
+                           weight = random(kHidden);
+  std::vector<float> more = weight;
+  for (float& w : more) w += 1.0f;
+  const auto run = [&](const std::vector<float>& of, bool adds_one) -> Outputs {
+    std::vector<float> y(kSize), rstd(kTokens), d_x(kSize), d_weight(kHidden);
+    EXPECT_TRUE(RmsNormForward({y.data(), rstd.data(), x.data(), of.data(),
+                                kTokens, kHidden, kEpsilon, adds_one},
+                               1)
+                    .ok());
+    EXPECT_TRUE(RmsNormBackward({d_x.data(), d_weight.data(), d_y.data(),
+                                 x.data(), rstd.data(), of.data(), nullptr,
+                                 kTokens, kHidden, false, adds_one},
+                                1)
+                    .ok());
+    return {y, d_x, d_weight};
+  };
+  ForEachCpuLevel([&] {
+    const Outputs added = run(weight, true), by_hand = run(more, false);
+    for (size_t i = 0; i < added.size(); ++i) {
+      ExpectSameBits(added[i], by_hand[i], absl::StrCat("output ", i));
+    }
+  });
 }
 
 // Goal: the reference's gradients are the derivatives of its forward pass.

@@ -29,13 +29,21 @@ TEST(RopeTest, MatchesReference) {
     ASSERT_TRUE(FillRopeTable(table.data(), shape.sequence_length,
                               shape.head_dim, 10000.0)
                     .ok());
-    for (bool inverse : {false, true}) {
+    // Tables of fewer elements are those of smaller heads.
+    for (const int flags : {0, 1, 2, 3}) {
+      const bool inverse = (flags & 1) != 0;
+      const int64_t part = (flags & 2) != 0 ? (shape.head_dim + 2) / 4 * 2 : 0;
       const auto run = [&](int num_threads) -> Outputs {
         std::vector<float> qkv = before;
-        const RopeArgs args = {qkv.data(),       table.data(),
-                               shape.num_tokens, shape.sequence_length,
-                               shape.num_heads,  shape.num_kv_heads,
-                               shape.head_dim,   inverse};
+        const RopeArgs args = {qkv.data(),
+                               table.data(),
+                               shape.num_tokens,
+                               shape.sequence_length,
+                               shape.num_heads,
+                               shape.num_kv_heads,
+                               shape.head_dim,
+                               inverse,
+                               part};
         if (num_threads == 0) {
           RopeReference(args);
         } else {
@@ -126,8 +134,66 @@ TEST(RopeTest, ScalesFrequencies) {
   EXPECT_GT(blended, 0);
 }
 
+// Goal: only the first elements of a head turn, as a head of so many would.
+// Method: a head of eight of twelve against a head of eight.
+TEST(RopeTest, TurnsAPartOfAHead) {
+  constexpr int64_t kHeadDim = 12, kPart = 8;
+  RandomFloats random(4);
+  const std::vector<float> before = random(5 * 3 * kHeadDim);
+  std::vector<float> table(RopeTableBytes(5, kPart) / 4);
+  ASSERT_TRUE(FillRopeTable(table.data(), 5, kPart, 500.0).ok());
+  std::vector<float> qkv = before, small(5 * 3 * kPart);
+  const auto for_each = [&](const auto& body) {
+    for (int64_t head = 0; head < 5 * 3; ++head) {
+      for (int64_t i = 0; i < kHeadDim; ++i) {
+        body(qkv[head * kHeadDim + i], before[head * kHeadDim + i],
+             i < kPart ? &small[head * kPart + i] : nullptr);
+      }
+    }
+  };
+  for_each([](float, float x, float* of_small) {
+    if (of_small != nullptr) *of_small = x;
+  });
+  ASSERT_TRUE(
+      Rope({qkv.data(), table.data(), 5, 5, 1, 1, kHeadDim, false, kPart}, 1)
+          .ok());
+  ASSERT_TRUE(
+      Rope({small.data(), table.data(), 5, 5, 1, 1, kPart, false}, 1).ok());
+  for_each([](float x, float before, const float* of_small) {
+    EXPECT_EQ(x, of_small != nullptr ? *of_small : before);
+  });
+}
+
+// Goal: frequencies are divided, all alike or each by its own number, and all
+// of the table is multiplied. Method: the definition at position 1.
+TEST(RopeTest, DividesFrequenciesAndScales) {
+  constexpr int64_t kHeadDim = 6;
+  const double divisors[] = {1.0, 2.5, 40.0};
+  std::vector<float> table(RopeTableBytes(2, kHeadDim) / 4);
+  for (const bool is_linear : {false, true}) {
+    RopeFrequencyScaling scaling = {.scale = 1.25};
+    if (is_linear) {
+      scaling.factor = 8;
+      scaling.is_linear = true;
+    } else {
+      scaling.divisors = divisors;
+    }
+    ASSERT_TRUE(FillRopeTable(table.data(), 2, kHeadDim, 500.0, scaling).ok());
+    for (int64_t i = 0; i < kHeadDim / 2; ++i) {
+      const double frequency =
+          std::pow(500.0, -2.0 * i / kHeadDim) / (is_linear ? 8 : divisors[i]);
+      EXPECT_FLOAT_EQ(table[kHeadDim / 2 + i], 1.25 * std::cos(frequency));
+      EXPECT_FLOAT_EQ(table[3 * kHeadDim / 2 + i], 1.25 * std::sin(frequency));
+    }
+  }
+}
+
 TEST(RopeTest, RefusesBadShapes) {
   float table[4];
+  EXPECT_EQ(Rope({nullptr, table, 1, 1, 1, 1, 4, false, 6}, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Rope({nullptr, table, 1, 1, 1, 1, 4, false, 3}, 1).code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FillRopeTable(table, 1, 2, 10000.0, {.factor = 0.5}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FillRopeTable(table, 1, 2, 10000.0, {.factor = 8}).code(),

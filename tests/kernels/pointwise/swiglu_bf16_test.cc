@@ -21,7 +21,7 @@ constexpr double kSwigluAbsolute = 1e-6;
 struct SwigluShape {
   int64_t num_tokens, ffn_hidden;
   int64_t padding;  // Between rows of the fused projection, in elements.
-  int64_t offset;   // Of every tensor from an aligned address.
+  int64_t offset;   // Every tensor's, from an aligned address.
 };
 
 struct Expected {

@@ -16,10 +16,10 @@ const std::vector<SwigluShape> kSwigluShapes = {{1, 1},  {3, 5},   {2, 16},
                                                 {7, 33}, {4, 100}, {200, 250}};
 
 Outputs Forward(const SwigluShape& shape, const std::vector<float>& gate_up,
-                int num_threads) {
+                int num_threads, GluGate gate = GluGate::kSilu) {
   std::vector<float> activation = Poisoned(shape.num_tokens * shape.ffn_hidden);
   const SwigluForwardArgs args = {activation.data(), gate_up.data(),
-                                  shape.num_tokens, shape.ffn_hidden};
+                                  shape.num_tokens, shape.ffn_hidden, gate};
   if (num_threads == 0) {
     SwigluForwardReference(args);
   } else {
@@ -29,11 +29,12 @@ Outputs Forward(const SwigluShape& shape, const std::vector<float>& gate_up,
 }
 
 Outputs Backward(const SwigluShape& shape, const std::vector<float>& gate_up,
-                 const std::vector<float>& d_activation, int num_threads) {
+                 const std::vector<float>& d_activation, int num_threads,
+                 GluGate gate = GluGate::kSilu) {
   std::vector<float> d_gate_up = Poisoned(gate_up.size());
-  const SwigluBackwardArgs args = {d_gate_up.data(), gate_up.data(),
+  const SwigluBackwardArgs args = {d_gate_up.data(),    gate_up.data(),
                                    d_activation.data(), shape.num_tokens,
-                                   shape.ffn_hidden};
+                                   shape.ffn_hidden,    gate};
   if (num_threads == 0) {
     SwigluBackwardReference(args);
   } else {
@@ -61,6 +62,15 @@ TEST(SwigluTest, MatchesReference) {
           Backward(shape, gate_up, d_activation, 0), 1e-6, [&](int threads) {
             return Backward(shape, gate_up, d_activation, threads);
           });
+      const GluGate gelu = GluGate::kGelu;
+      ExpectKernelMatches(
+          Forward(shape, gate_up, 0, gelu), 1e-6,
+          [&](int threads) { return Forward(shape, gate_up, threads, gelu); });
+      ExpectKernelMatches(Backward(shape, gate_up, d_activation, 0, gelu), 2e-6,
+                          [&](int threads) {
+                            return Backward(shape, gate_up, d_activation,
+                                            threads, gelu);
+                          });
     }
   }
 }
@@ -72,24 +82,26 @@ TEST(SwigluTest, ReferenceGradientIsTheDerivative) {
   const SwigluShape shape = {3, 4};
   std::vector<float> gate_up = random(24, 3.0f);
   const std::vector<float> d_activation = random(12);
-  const std::vector<float> gradient =
-      Backward(shape, gate_up, d_activation, 0)[0];
-  const auto objective = [&] {
-    const std::vector<float> activation = Forward(shape, gate_up, 0)[0];
-    double sum = 0.0;
-    for (size_t i = 0; i < activation.size(); ++i) {
-      sum += double{activation[i]} * d_activation[i];
+  for (const GluGate gate : {GluGate::kSilu, GluGate::kGelu}) {
+    const std::vector<float> gradient =
+        Backward(shape, gate_up, d_activation, 0, gate)[0];
+    const auto objective = [&] {
+      const std::vector<float> activation = Forward(shape, gate_up, 0, gate)[0];
+      double sum = 0.0;
+      for (size_t i = 0; i < activation.size(); ++i) {
+        sum += double{activation[i]} * d_activation[i];
+      }
+      return sum;
+    };
+    for (size_t i = 0; i < gate_up.size(); ++i) {
+      const float kept = gate_up[i];
+      gate_up[i] = kept + 0.01f;
+      const double above = objective();
+      gate_up[i] = kept - 0.01f;
+      const double below = objective();
+      gate_up[i] = kept;
+      EXPECT_NEAR((above - below) / 0.02, gradient[i], 1e-3) << i;
     }
-    return sum;
-  };
-  for (size_t i = 0; i < gate_up.size(); ++i) {
-    const float kept = gate_up[i];
-    gate_up[i] = kept + 0.01f;
-    const double above = objective();
-    gate_up[i] = kept - 0.01f;
-    const double below = objective();
-    gate_up[i] = kept;
-    EXPECT_NEAR((above - below) / 0.02, gradient[i], 1e-3) << i;
   }
 }
 

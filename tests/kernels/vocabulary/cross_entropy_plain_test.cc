@@ -77,7 +77,7 @@ struct Outputs {
   double loss = 2.0;
 };
 
-// What calls on one problem work on; outputs are poisoned.
+// The buffers that calls on one problem work on; outputs are poisoned.
 struct Buffers {
   PlainTensor hidden, weight, d_hidden;
   DeviceBuffer<float> d_weight;
@@ -209,7 +209,7 @@ TEST(PlainCrossEntropyTest, ShardsMatchTheReference) {
   constexpr int64_t kShards = 3;
   constexpr int64_t kTokens = 45;
   constexpr int64_t kHidden = 40;
-  constexpr int64_t kRows = 67;  // Of a shard.
+  constexpr int64_t kRows = 67;  // Rows of a shard.
   for (const ElementType type : kElementTypes) {
     const CrossEntropyOptions whole = {.num_tokens = kTokens,
                                        .hidden = kHidden,

@@ -98,6 +98,13 @@ TEST(CrossEntropyTest, LinearMatchesReference) {
            .vocab_rows = 2000,
            .chunk_tokens = 100,
            .token_scale = 1.0 / 33},
+           {.num_tokens = 33,
+           .hidden = 24,
+           .vocab_rows = 131,
+           .chunk_tokens = 10,
+           .token_scale = 1.0 / 33,
+           .z_loss = 0.1,
+           .softcap = 2.5},
        }) {
     SCOPED_TRACE(absl::StrCat(options.num_tokens, " tokens"));
     const Problem problem =
@@ -111,13 +118,14 @@ TEST(CrossEntropyTest, LinearMatchesReference) {
 // Goal: the reference's gradients are the derivatives of its loss. Method:
 // central differences; the loss is in double, so the third-order term of a step
 // of 1e-2 remains.
-TEST(CrossEntropyTest, ReferenceGradientIsTheDerivative) {
+void ExpectDerivatives(double softcap) {
   Problem problem = MakeProblem({.num_tokens = 5,
                                  .hidden = 3,
                                  .vocab_rows = 6,
                                  .chunk_tokens = 5,
                                  .token_scale = 0.2,
-                                 .z_loss = 0.05},
+                                 .z_loss = 0.05,
+                                 .softcap = softcap},
                                 6, 77);
   const Outputs gradient = Linear(problem, 0);
   const auto loss = [&] {
@@ -151,17 +159,24 @@ TEST(CrossEntropyTest, ReferenceGradientIsTheDerivative) {
     EXPECT_NEAR(derivative(problem.weight[i]), gradient[1][i], 1e-4) << i;
   }
 }
+TEST(CrossEntropyTest, ReferenceGradientIsTheDerivative) {
+  for (const double softcap : {0.0, 3.0}) {
+    SCOPED_TRACE(absl::StrCat("softcap ", softcap));
+    ExpectDerivatives(softcap);
+  }
+}
 
 // Goal: the sharded pair gives what the fused kernel gives on the whole
 // vocabulary: summed d_hidden, concatenated d_weight, and the loss once, by
 // Gradient() and by CrossEntropyLoss(). Method: three shards of unequal size.
-TEST(CrossEntropyTest, ShardsGiveTheWhole) {
+void ExpectShardsGiveTheWhole(double softcap) {
   const CrossEntropyOptions options = {.num_tokens = 29,
                                        .hidden = 12,
                                        .vocab_rows = 50,
                                        .chunk_tokens = 8,
                                        .token_scale = 1.0 / 29,
-                                       .z_loss = 0.01};
+                                       .z_loss = 0.01,
+                                       .softcap = softcap};
   const Problem whole = MakeProblem(options, 50, 5);
   const Outputs expected = Linear(whole, 0);
   const std::vector<int64_t> begins = {0, 10, 33, 50};
@@ -237,6 +252,12 @@ TEST(CrossEntropyTest, ShardsGiveTheWhole) {
     ExpectClose(d_weight, expected[1], 5e-6, "d_weight");
     EXPECT_NEAR(loss, expected[2][0], 1e-5);
     EXPECT_NEAR(loss_alone, expected[2][0], 1e-5);
+  }
+}
+TEST(CrossEntropyTest, ShardsGiveTheWhole) {
+  for (const double softcap : {0.0, 2.5}) {
+    SCOPED_TRACE(absl::StrCat("softcap ", softcap));
+    ExpectShardsGiveTheWhole(softcap);
   }
 }
 

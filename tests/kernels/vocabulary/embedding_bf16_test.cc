@@ -17,7 +17,7 @@ struct Shape {
   int64_t num_tokens, hidden;
   int32_t first_token, last_token;  // Drawn from these, evenly.
   int64_t vocab_begin, vocab_rows;
-  int64_t offset = 0;  // Of every tensor, in elements.
+  int64_t offset = 0;  // Every tensor's, in elements.
 };
 
 std::vector<int32_t> DrawTokens(const Shape& shape) {

@@ -29,36 +29,38 @@ TEST(EmbeddingTest, MatchesReference) {
         random.Integers(shape.num_tokens, 0, 49);
     const std::vector<float> weight = random(shape.vocab_rows * shape.hidden);
     const std::vector<float> d_x = random(shape.num_tokens * shape.hidden);
-    const auto forward = [&](int num_threads) -> Outputs {
-      std::vector<float> x = Poisoned(d_x.size());
-      const EmbeddingForwardArgs args = {
-          x.data(),     tokens.data(),     weight.data(),   shape.num_tokens,
-          shape.hidden, shape.vocab_begin, shape.vocab_rows};
-      if (num_threads == 0) {
-        EmbeddingForwardReference(args);
-      } else {
-        EXPECT_TRUE(EmbeddingForward(args, num_threads).ok());
-      }
-      return {x};
-    };
-    ExpectKernelMatches(forward(0), 0.0, forward);
-    for (bool accumulate : {false, true}) {
-      const std::vector<float> before =
-          accumulate ? random(weight.size()) : Poisoned(weight.size());
-      const auto backward = [&](int num_threads) -> Outputs {
-        std::vector<float> d_weight = before;
-        const EmbeddingBackwardArgs args = {d_weight.data(),  tokens.data(),
-                                            d_x.data(),       shape.num_tokens,
-                                            shape.hidden,     shape.vocab_begin,
-                                            shape.vocab_rows, accumulate};
+    for (const float scale : {1.0f, 5.5f}) {
+      const auto forward = [&](int num_threads) -> Outputs {
+        std::vector<float> x = Poisoned(d_x.size());
+        const EmbeddingForwardArgs args = {
+            x.data(),     tokens.data(),     weight.data(),    shape.num_tokens,
+            shape.hidden, shape.vocab_begin, shape.vocab_rows, scale};
         if (num_threads == 0) {
-          EmbeddingBackwardReference(args);
+          EmbeddingForwardReference(args);
         } else {
-          EXPECT_TRUE(EmbeddingBackward(args, num_threads).ok());
+          EXPECT_TRUE(EmbeddingForward(args, num_threads).ok());
         }
-        return {d_weight};
+        return {x};
       };
-      ExpectKernelMatches(backward(0), 1e-6, backward);
+      ExpectKernelMatches(forward(0), 0.0, forward);
+      for (bool accumulate : {false, true}) {
+        const std::vector<float> before =
+            accumulate ? random(weight.size()) : Poisoned(weight.size());
+        const auto backward = [&](int num_threads) -> Outputs {
+          std::vector<float> d_weight = before;
+          const EmbeddingBackwardArgs args = {
+              d_weight.data(),  tokens.data(), d_x.data(),
+              shape.num_tokens, shape.hidden,  shape.vocab_begin,
+              shape.vocab_rows, accumulate,    scale};
+          if (num_threads == 0) {
+            EmbeddingBackwardReference(args);
+          } else {
+            EXPECT_TRUE(EmbeddingBackward(args, num_threads).ok());
+          }
+          return {d_weight};
+        };
+        ExpectKernelMatches(backward(0), 1e-6, backward);
+      }
     }
   }
 }

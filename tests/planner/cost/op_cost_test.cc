@@ -172,9 +172,15 @@ TEST(CostTest, SizesAreInterpolated) {
   HardwareProfile profile = MakeProfile({});
   profile.bandwidth = {{OpKind::kAdd, 1200, 1e-6},
                        {OpKind::kAdd, 120000, 1e-5}};
-  profile.communication = {{OpKind::kAllReduce, 4, 40000, 1e-3},
-                           {OpKind::kAllReduce, 4, 400, 1e-4},
-                           {OpKind::kAllReduce, 2, 400, 5e-5}};
+  const auto row_of = [](int32_t group_size, int64_t bytes,
+                         double seconds) -> CommunicationTime {
+    return {.kind = OpKind::kAllReduce,
+            .group_size = group_size,
+            .bytes = bytes,
+            .seconds = seconds};
+  };
+  profile.communication = {row_of(4, 40000, 1e-3), row_of(4, 400, 1e-4),
+                           row_of(2, 400, 5e-5)};
   const CostModel cost = MakeCost(profile);
   const auto add = [&](int64_t rows) {  // 12 bytes an element.
     return cost.Seconds({}, OpKind::kAdd,
@@ -217,7 +223,10 @@ TEST(CostTest, CopyEnginesHaveTimesOfTheirOwn) {
       kOverhead;
   for (const OpKind kind : {OpKind::kAllGather, OpKind::kSend}) {
     for (const int64_t bytes : {1 << 16, 1 << 10}) {
-      profile.copy_engines.push_back({{kind, 2, bytes, nccl_s / 10}});
+      profile.copy_engines.push_back({{.kind = kind,
+                                       .group_size = 2,
+                                       .bytes = bytes,
+                                       .seconds = nccl_s / 10}});
     }
   }
   const CostModel cost = MakeCost(profile);
@@ -227,7 +236,7 @@ TEST(CostTest, CopyEnginesHaveTimesOfTheirOwn) {
                            .tensor_reductions = true,
                            .data_gathers = true};
     const CollectiveAttributes attributes{group, 1 << 14, DType::kFloat32};
-    // What is learnt of it is not NCCL's.
+    // Rows learnt of it are not NCCL's.
     EXPECT_EQ(cost.IsPricedByRow(layout, kind, attributes),
               !CopyEnginesCarry(layout, kind, attributes));
     EXPECT_EQ(cost.IsByCopyEngines(layout, kind, attributes),
@@ -317,6 +326,70 @@ TEST(CostTest, GroupsBeyondTheMeasuredRanksCrossTheNetwork) {
   EXPECT_GT(send(cost, {.pipeline = 2, .tensor = 4}), 2.6e-3);
 }
 
+// Goal: groups across hosts are priced by rows that were measured across hosts,
+// never by those of neighbours. Method: two hosts of 8 ranks, a link between
+// them 40 times as slow; data groups of stride 8, and pipelines that cross at
+// one stage, alone or with other ranks of the host at once.
+TEST(CostTest, StridedGroupsArePricedByTheirHosts) {
+  constexpr double kSlower = 40;
+  HardwareProfile profile = MakeProfile({.num_ranks = 16, .ranks_per_host = 8});
+  const std::vector<CommunicationTime> inside = profile.communication;
+  for (CommunicationTime time : inside) {
+    time.hosts = 2;
+    time.seconds *= kSlower;
+    profile.communication.push_back(time);
+    if (time.kind != OpKind::kSend) continue;
+    time.pairs = 8;
+    time.seconds *= 8;
+    profile.communication.push_back(time);
+  }
+  const CostModel cost = MakeCost(profile);
+  const double launch_s = profile.launch_overhead_s;
+  const auto reduce = [&](const Layout& layout, Group group) {
+    return cost.Seconds(layout, OpKind::kAllReduce,
+                        CollectiveAttributes{.group = group,
+                                             .num_elements = 1 << 22,
+                                             .dtype = DType::kFloat32}) -
+           launch_s;
+  };
+  const double near_s = reduce({.data = 8, .tensor = 2}, Group::kTensor);
+  EXPECT_DOUBLE_EQ(reduce({.data = 2, .tensor = 8}, Group::kData),
+                   kSlower * near_s);
+
+  const auto send_s = [&](const Layout& layout, int32_t stage) {
+    Program program{
+        .kind = ProgramKind::kTraining, .layout = layout, .stage = stage};
+    program.instructions.push_back(
+        {.kind = OpKind::kSend,
+         .lane = Lane::kSendNext,
+         .attributes = TransferAttributes{.direction = Direction::kToNext,
+                                          .num_elements = 1 << 22,
+                                          .dtype = DType::kFloat32}});
+    return cost.ProgramSeconds(program)[0] - launch_s;
+  };
+  const double send_near_s = send_s({.pipeline = 16}, 6);
+  EXPECT_DOUBLE_EQ(send_s({.pipeline = 16}, 7), kSlower * send_near_s);
+  EXPECT_DOUBLE_EQ(send_s({.pipeline = 2, .tensor = 8}, 0),
+                   8 * kSlower * send_near_s);
+}
+
+// Goal: a plan across hosts says so where all rows were measured on one host.
+// Method: how far a row reaches, with rows across hosts and without.
+TEST(CostTest, RowsOfOneHostDoNotReachAcrossHosts) {
+  HardwareProfile profile = MakeProfile({.num_ranks = 8, .ranks_per_host = 8});
+  const OpShape across = {OpKind::kAllReduce, {2, 1 << 16, 2, 1}};
+  EXPECT_GT(MakeCost(profile).Reach(across), 2);
+  OpShape inside = across;
+  inside.figures[2] = 1;
+  EXPECT_LE(MakeCost(profile).Reach(inside), 2);
+  CommunicationTime measured = profile.communication.front();
+  measured.kind = OpKind::kAllReduce;
+  measured.bytes = 1 << 16;
+  measured.hosts = 2;
+  profile.communication.push_back(measured);
+  EXPECT_LE(MakeCost(profile).Reach(across), 2);
+}
+
 // Goal: a row means what instructions are charged, or none is claimed to.
 // Method: collectives and transfers inside and beyond the measured ranks, and
 // bytes that only launches were measured of, by the instruction and by its row.
@@ -328,11 +401,12 @@ TEST(CostTest, RowsAreWhatInstructionsAreCharged) {
                               const OpAttributes& attributes, bool by_row) {
     const double seconds =
         cost.Seconds(layout, kind, attributes) - shipped->launch_overhead_s;
-    const double row_s = cost.RowSeconds(ShapeOf(layout, kind, attributes));
+    const OpShape row =
+        ShapeOf(layout, kind, attributes, shipped->ranks_per_host);
+    const double row_s = cost.RowSeconds(row);
     EXPECT_EQ(cost.IsPricedByRow(layout, kind, attributes), by_row);
     EXPECT_EQ(std::fabs(row_s / seconds - 1) < 1e-9, by_row)
-        << ShapeText(ShapeOf(layout, kind, attributes)) << ": " << row_s
-        << " against " << seconds;
+        << ShapeText(row) << ": " << row_s << " against " << seconds;
   };
   const Layout inside = {
       .pipeline = 2, .data = 2, .precision = Precision::kBfloat16};

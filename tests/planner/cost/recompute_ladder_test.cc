@@ -109,7 +109,7 @@ TEST(RecomputeLadderTest, ArenasFallWithEachSet) {
         falls_by += (Has(set, op) - Has(last, op)) * saved.at(op);
       }
       EXPECT_LT(after, before) << LayoutToString(layout);
-      // What is made anew lives until weight gradients that are put off.
+      // Recomputed outputs live until deferred weight gradients.
       if (layout.schedule == Schedule::kOneForwardOneBackward) {
         EXPECT_LE(after, before - 0.6 * 11 * falls_by)
             << LayoutToString(layout);

@@ -194,8 +194,8 @@ TEST(SheetTimesTest, CollectivesFollowPlacement) {
   EXPECT_NEAR(
       cost.CollectiveSeconds(OpKind::kExpertExchange, kBytes, Group(32, 1)),
       kBytes * 24 / 32 / fabric, 1e-4);
-  // Of eight experts among 32, a row for each of the three other nodes that has
-  // any: nearly always all.
+  // With eight experts among 32, each of the three other nodes that has any of
+  // them gets a row. Nearly always all three have.
   const double met = 3 * (1 - std::pow(3.0 / 4, 8));
   EXPECT_NEAR(
       cost.CollectiveSeconds(OpKind::kExpertExchange, kBytes, Group(32, 1), 8),

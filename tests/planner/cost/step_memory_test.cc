@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-// Of the fullest stage, without what the process takes beside.
+// The fullest stage's memory, without the further memory of the process.
 StepMemory MemoryOf(const ModelSpec& model, const Layout& layout,
                     const Implementation& implementation = {}) {
   HardwareProfile profile = *LoadNamedProfile("h100-sxm");

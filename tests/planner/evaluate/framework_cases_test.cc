@@ -37,7 +37,7 @@ Implementation ImplementationOf(const std::string& model,
                                 const std::string& container) {
   PublishedRun run = RunOf(gpu, precision, container);
   RunSetup setup =
-      SetUpRun(run, ShippedRules()).value();  // Of some model with known dims.
+      SetUpRun(run, ShippedRules()).value();  // A model with known dims.
   setup.implementation = {};
   run.model = model;
   ApplyRecipe(*FrameworkOf(ShippedRules().frameworks, run).rule, run, &setup);

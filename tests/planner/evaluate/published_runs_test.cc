@@ -49,7 +49,7 @@ TEST(PublishedRunsTest, ReadsARowAsItStands) {
   EXPECT_EQ(run.step_time_s, 19.5);
 }
 
-// What is wrong with the text, or with its last row.
+// The mistake in the text, or in its last row.
 std::string MistakeOf(const absl::StatusOr<std::vector<PublishedRun>>& runs) {
   if (!runs.ok()) return std::string(runs.status().message());
   return runs->empty() ? "" : runs->back().fault;
@@ -188,7 +188,7 @@ TEST(PublishedRunsTest, ReadsVtrainTable) {
   EXPECT_EQ(run.group, "vtrain_single_node");
   EXPECT_EQ(run.model, "gpt-12x1024");
 
-  // Of several nodes, with the number of parameters first.
+  // A table of several nodes, with the number of parameters first.
   const std::string wide = "Parameters (billion)," + header;
   const auto several = ParsePublishedRuns(
       "\xEF\xBB\xBF" + wide + "3.6,64,512,8,3072,32,30,2048,2,32,1,3975.2\n",

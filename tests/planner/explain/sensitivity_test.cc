@@ -104,7 +104,8 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
        .fits = false,
        .prediction = {.step_time_s = 0.9}}};
   EXPECT_THAT(NextStepText(plan, rows), HasSubstr("memory for tp4 mb1"));
-  // Of what the closed form gives the choice, not of its simulated step.
+  // The share is of the choice's time by the closed form, not of its simulated
+  // step.
   EXPECT_THAT(NextStepText(plan, rows),
               HasSubstr("saves 6.2 % by the closed form"));
 }

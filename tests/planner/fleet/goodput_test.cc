@@ -152,7 +152,7 @@ TEST(GoodputTest, AgreesWithSimulatedFailures) {
 }
 
 struct RepairRun {
-  double failures_per_s;  // Of all nodes together, while all run.
+  double failures_per_s;  // All nodes' together, while all run.
   int32_t num_nodes;
   int32_t num_spares;
   int32_t num_plans = 0;  // For fewer nodes; with none left, all wait.

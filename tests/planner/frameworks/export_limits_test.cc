@@ -1,4 +1,4 @@
-// What frameworks refuse to start with is not written by an export.
+// Tests that an export writes nothing that frameworks refuse to start with.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

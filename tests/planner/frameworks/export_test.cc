@@ -45,7 +45,7 @@ TEST(ExportTest, MegatronRoundTrip) {
   }
 }
 
-// Goal: likewise for the frameworks on its core, whose keys are overrides of a
+// Goal: the same for the frameworks on its core, whose keys are overrides of a
 // recipe. Method: the same layouts; what each has no key for is as they say.
 TEST(ExportTest, RecipeRoundTrip) {
   JobSpec job = UnusualJob();

@@ -81,7 +81,7 @@ inline std::vector<Layout> LayoutsOf(const JobSpec& job) {
   return layouts;
 }
 
-// What pins the layout, where a job file can.
+// The constraints that pin the layout, where a job file can.
 inline LayoutConstraints Pinned(const Layout& layout) {
   return {.pipeline = layout.pipeline,
           .data = layout.data,

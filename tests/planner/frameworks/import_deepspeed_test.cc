@@ -54,7 +54,7 @@ std::string DeepSpeedErrorOf(const std::string& config,
 // Method: every layout without a pipeline of a job with unusual numbers.
 TEST(ImportDeepSpeedTest, RoundTrip) {
   JobSpec job = UnusualJob();
-  job.training.seed = 0;  // Of the script, as what validates.
+  job.training.seed = 0;  // The script's, like the settings of validation.
   job.training.validation_interval_steps = 0;
   job.training.validation_steps = 1;
   job.training.optimizer.min_learning_rate = 0.25 * 1.7e-3;
@@ -92,7 +92,7 @@ TEST(ImportDeepSpeedTest, FillsBatchSizes) {
     EXPECT_EQ(job.layout.data, 4);
     EXPECT_EQ(job.layout.tensor, 2);
   }
-  // What all three say needs no devices.
+  // A file that states all three needs no number of devices.
   EXPECT_EQ(
       MustImportDeepSpeed("{" + micro + steps + batch + tensor).layout.data, 4);
   EXPECT_EQ(

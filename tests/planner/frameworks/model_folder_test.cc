@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/files.h"
 #include "planner/job/job_file.h"
 #include "planner/job/job_keys.h"
+#include "tests/planner/frameworks/model_folder_testing.h"
 
 namespace millrace {
 namespace {
@@ -102,55 +104,6 @@ constexpr char kQwen3[] = R"({
   "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
 
 // A folder of the test's own with a config.json.
-struct ConfigFolder {
-  explicit ConfigFolder(const std::string& config) {
-    path = testing::TempDir() + "/model_folder_test";
-    std::filesystem::remove_all(path);
-    std::filesystem::create_directories(path);
-    EXPECT_TRUE(WriteFileAtomically(path + "/config.json", config).ok());
-  }
-  ~ConfigFolder() { std::filesystem::remove_all(path); }
-  ConfigFolder(const ConfigFolder&) = delete;
-  std::string path;
-};
-
-std::string JobOf(const std::string& folder, const std::string& model_keys) {
-  return absl::StrCat("name: a\nmodel:\n  from: ", folder, "\n", model_keys,
-                      "data: {synthetic: true}\n"
-                      "training:\n  steps: 1\n  global_batch: 1\n"
-                      "  optimizer: {learning_rate: 1e-3}\n");
-}
-
-absl::StatusOr<JobSpec> ReadWith(
-    const std::string& config,
-    const std::string& model_keys = "  sequence_length: 8192\n") {
-  const ConfigFolder folder(config);
-  return ParseJob(JobOf(folder.path, model_keys), "job.yaml", ReadModelFolder);
-}
-
-ModelSpec ModelOf(const std::string& config, int64_t length = 8192) {
-  const auto job =
-      ReadWith(config, absl::StrCat("  sequence_length: ", length, "\n"));
-  EXPECT_TRUE(job.ok()) << job.status();
-  return job.ok() ? job->model : ModelSpec{};
-}
-
-std::string ErrorWith(
-    const std::string& config,
-    const std::string& model_keys = "  sequence_length: 8192\n") {
-  const auto job = ReadWith(config, model_keys);
-  if (job.ok()) return "no error";
-  EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(job.status().message());
-}
-
-std::string With(const std::string& config, const std::string& from,
-                 const std::string& to) {
-  const std::string changed = absl::StrReplaceAll(config, {{from, to}});
-  EXPECT_NE(changed, config) << from;
-  return changed;
-}
-
 // Goal: known models are what their makers say. Method: their config.json, in
 // the spellings of Transformers 4 and 5.
 TEST(ModelFolderTest, ReadsKnownModels) {
@@ -197,7 +150,7 @@ TEST(ModelFolderTest, ReadsKnownModels) {
   EXPECT_EQ(ModelOf(With(kMistral, ": 4096,\n  \"tie", ": null,\n  \"tie"))
                 .sliding_window,
             0);
-  // What Transformers takes where the key is left out.
+  // The default of Transformers where the key is left out.
   EXPECT_EQ(ModelOf(With(kMistral, "  \"sliding_window\": 4096,\n", ""))
                 .sliding_window,
             4096);
@@ -233,12 +186,14 @@ TEST(ModelFolderTest, TakesGpt2) {
   EXPECT_TRUE(gpt2.qkv_bias && gpt2.linear_bias && gpt2.ties_embedding);
   EXPECT_EQ(gpt2.ffn_hidden, 3072);
   EXPECT_EQ(CountParameters(gpt2).total, 124'439'808);
+  const std::string by_erf = With(kGpt2Folder, "gelu_new", "gelu");
+  EXPECT_EQ(ModelOf(by_erf, 512).feed_forward, FeedForward::kGeluErf);
   const struct {
     const char* from;
     const char* to;
     const char* error;
   } cases[] = {
-      {"gelu_new", "gelu", "activation_function: found 'gelu'"},
+      {"gelu_new", "silu", "activation_function: found 'silu'"},
       {"\"resid_pdrop\": 0.0", "\"resid_pdrop\": 0.1",
        "resid_pdrop: found '0.1'"},
       {"\"scale_attn_weights\": true", "\"scale_attn_weights\": false",
@@ -267,8 +222,8 @@ TEST(ModelFolderTest, RefusesWhatOursIsNot) {
   } cases[] = {
       {With(kLlama31, "LlamaForCausalLM", "LlamaForSequenceClassification"),
        "config.json:2: architectures: found 'LlamaForSequenceClassification'"},
-      {With(kLlama31, "\"llama\"", "\"gemma2\""),
-       "config.json:13: model_type: found 'gemma2'"},
+      {With(kLlama31, "\"llama\"", "\"gemma\""),
+       "config.json:13: model_type: found 'gemma'"},
       {With(kLlama31, "  \"model_type\": \"llama\",\n", ""),
        "config.json: model_type: missing"},
       {With(kLlama31, "\"attention_bias\": false", "\"attention_bias\": true"),
@@ -363,7 +318,7 @@ TEST(ModelFolderTest, JobAndFolderMustAgree) {
   EXPECT_THAT(ErrorWith(kLlama31, "  hidden: 2048\n  sequence_length: 64\n"),
               AllOf(HasSubstr("job.yaml:4: model.hidden: found 2048, but "),
                     HasSubstr("config.json:8: hidden_size says 4096")));
-  // What config.json leaves unsaid follows from the family.
+  // Settings that config.json leaves out follow from the family.
   EXPECT_THAT(
       ErrorWith(kLlama31, "  sliding_window: 16\n  sequence_length: 64\n"),
       AllOf(HasSubstr("job.yaml:4: model.sliding_window: found 16, but "),
@@ -415,9 +370,10 @@ TEST(ModelFolderTest, WritesWhatItReads) {
   const std::string qwen = kQwen25;
   for (const std::string& config :
        {std::string(kLlama31), std::string(kMistral), qwen, std::string(kQwen3),
-        std::string(kGpt2Folder)}) {
+        std::string(kGpt2Folder), std::string(kGemma2), std::string(kGemma3),
+        With(kGpt2Folder, "gelu_new", "gelu")}) {
     for (const int64_t length : {512, 8192}) {
-      if (config == kGpt2Folder && length > 1024) continue;
+      if (absl::StrContains(config, "gpt2") && length > 1024) continue;
       const ModelSpec model = ModelOf(config, length);
       const auto written = WriteModelConfig(model, "bfloat16");
       ASSERT_TRUE(written.ok()) << written.status();

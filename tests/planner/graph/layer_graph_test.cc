@@ -78,9 +78,13 @@ double ExchangeBytes(const LayerGraph& graph, OpKind kind) {
 TEST(GraphOfLayerTest, CostsTheFlopsOfActiveParameters) {
   ModelSpec windowed = Llama3_8B();
   windowed.sliding_window = windowed.sequence_length / 4;
+  ModelSpec gemma = windowed;  // 32 layers, of which 5 have no window.
+  gemma.global_layer_period = 6;
+  gemma.feed_forward = FeedForward::kGeglu;
+  gemma.output_norms = gemma.qk_norm = gemma.ties_embedding = true;
   for (const ModelSpec& model :
-       {Llama3_8B(), windowed, Gpt3_175B(), Nemotron4_15B(), Mixtral8x7B(),
-        Qwen3_30B_A3B(), DeepSeekV3(), Moonlight16B()}) {
+       {Llama3_8B(), windowed, gemma, Gpt3_175B(), Nemotron4_15B(),
+        Mixtral8x7B(), Qwen3_30B_A3B(), DeepSeekV3(), Moonlight16B()}) {
     const Layout layout{.precision = Precision::kBfloat16};
     double attention = 0;
     double products[3] = {};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/job/job_file.h"
@@ -119,6 +120,11 @@ TEST(DataSourcesTest, RefusesWrongValues) {
       {WithData("{sources: [{path: a, kind: chat}], tokenizer: m, "
                 "chat_date: 23.11.2026}"),
        "data.chat_date: expected a date such as 2026-11-23"},
+      {absl::StrReplaceAll(
+           WithData("{sources: [{path: a, kind: chat}], tokenizer: m}"),
+           {{"sequence_length: 32",
+             "sequence_length: 32\n  learned_positions: 64"}}),
+       "data.packing: expected false where the model has learned positions"},
       {WithSources("{path: a}") +
            "evaluation: {sets: {b: {path: c, weight: 2}}}\n",
        "evaluation.sets.b.weight: unknown key"},

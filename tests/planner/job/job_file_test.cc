@@ -16,43 +16,13 @@
 #include "base/units.h"
 #include "planner/job/job_keys.h"
 #include "planner/layout/layout.h"
+#include "tests/planner/job/job_file_testing.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr char kSmallJob[] = R"(name: small
-model:
-  vocab_size: 100
-  hidden: 64
-  layers: 2
-  heads: 4
-  ffn_hidden: 96
-  sequence_length: 32
-data:
-  text: ["/usr/include/**/*.h"]
-training:
-  steps: 10
-  global_batch: 8
-  optimizer:
-    learning_rate: 1e-3
-)";
-
-std::string ErrorOf(const std::string& yaml) {
-  const absl::StatusOr<JobSpec> job = ParseJob(yaml, "job.yaml");
-  if (job.ok()) return "no error";
-  EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(job.status().message());
-}
-
-// The small job with one text replaced by another.
-std::string Changed(const std::string& from, const std::string& to) {
-  const std::string changed = absl::StrReplaceAll(kSmallJob, {{from, to}});
-  EXPECT_NE(changed, kSmallJob) << from;
-  return changed;
-}
 
 // Goal: a minimal job gets the documented defaults. Method: parse one and look
 // at given, derived and default values.
@@ -96,91 +66,11 @@ TEST(JobFileTest, ReadsPlannedModels) {
   EXPECT_EQ(*read, *job);
   EXPECT_THAT(
       ErrorOf(absl::StrReplaceAll(planned, {{"relu2", "relu"}})),
-      HasSubstr("model.feed_forward: expected swiglu, gelu or relu2, found"));
+      HasSubstr("model.feed_forward: expected swiglu, gelu, relu2, geglu or "
+                "gelu_erf, found"));
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(
                   planned, {{"experts_per_token: 2", "experts_per_token: 9"}})),
               HasSubstr("model.moe.experts_per_token is 9"));
-}
-
-// Goal: GPT-2's options are read, written and checked. Method: all of them,
-// read back; then one slip each.
-TEST(JobFileTest, ReadsOptionsOfGpt2) {
-  const std::string options =
-      Changed("  ffn_hidden: 96",
-              "  ffn_hidden: 96\n  feed_forward: gelu\n  norm: layer\n"
-              "  learned_positions: 64\n  qkv_bias: true\n"
-              "  linear_bias: true\n  ties_embedding: true");
-  const absl::StatusOr<JobSpec> job = ParseJob(options, "job.yaml");
-  ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->model.feed_forward, FeedForward::kGelu);
-  EXPECT_EQ(job->model.norm, NormKind::kLayer);
-  EXPECT_EQ(job->model.learned_positions, 64);
-  EXPECT_TRUE(job->model.linear_bias);
-  EXPECT_FALSE(job->model.is_llama());
-  const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(*job), "job.yaml");
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(*read, *job);
-  const struct {
-    const char* from;
-    const char* to;
-    const char* error;
-  } slips[] = {
-      {"learned_positions: 64", "learned_positions: 3",
-       "model.learned_positions is 3; it must be at least"},
-      {"norm: layer", "norm: batch", "model.norm: expected rms or layer"},
-      {"ties_embedding: true", "qk_norm: true",
-       "model.qk_norm is given, and so is model.learned_positions"},
-      {"feed_forward: gelu",
-       "moe: {num_experts: 8, experts_per_token: 2, expert_hidden: 24}",
-       "model.linear_bias is true, and model.moe is given"},
-  };
-  for (const auto& [from, to, error] : slips) {
-    EXPECT_THAT(ErrorOf(absl::StrReplaceAll(options, {{from, to}})),
-                HasSubstr(error));
-  }
-}
-
-// Goal: the options of other families are read, written and checked. Method:
-// all of them in one model, read back; then one slip each.
-TEST(JobFileTest, ReadsOptionsOfFamilies) {
-  const std::string options =
-      Changed("  ffn_hidden: 96",
-              "  ffn_hidden: 96\n  qkv_bias: true\n  qk_norm: true\n"
-              "  sliding_window: 8\n  rope_scaling: {kind: llama3, factor: 8,"
-              " low_freq_factor: 1, high_freq_factor: 4,"
-              " original_max_position_embeddings: 8192}");
-  const absl::StatusOr<JobSpec> job = ParseJob(options, "job.yaml");
-  ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_TRUE(job->model.qkv_bias);
-  EXPECT_TRUE(job->model.qk_norm);
-  EXPECT_EQ(job->model.sliding_window, 8);
-  EXPECT_EQ(job->model.rope_scaling,
-            (RopeScaling{.kind = RopeScalingKind::kLlama3,
-                         .factor = 8,
-                         .low_freq_factor = 1,
-                         .high_freq_factor = 4,
-                         .original_max_position_embeddings = 8192}));
-  EXPECT_FALSE(job->model.is_llama());
-  const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(*job), "job.yaml");
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(*read, *job);
-  const struct {
-    const char* from;
-    const char* to;
-    const char* message;
-  } slips[] = {
-      {"kind: llama3", "kind: yarn",
-       "model.rope_scaling.kind: expected none or llama3, found 'yarn'"},
-      {"kind: llama3, ", "", "model.rope_scaling.kind is none, but others"},
-      {"factor: 8,", "factor: 0.5,", "model.rope_scaling.factor is 0.5"},
-      {"high_freq_factor: 4", "high_freq_factor: 1",
-       "model.rope_scaling.high_freq_factor is 1; it must be above"},
-      {"sliding_window: 8", "sliding_window: -1", "model.sliding_window"},
-  };
-  for (const auto& [from, to, message] : slips) {
-    EXPECT_THAT(ErrorOf(absl::StrReplaceAll(options, {{from, to}})),
-                HasSubstr(message));
-  }
 }
 
 // Goal: products of 8 and 4 bits are read as bf16 with a format, and a width
@@ -485,9 +375,19 @@ TEST(JobFileTest, RoundTrips) {
                                     .column = text() + "c",
                                     .weight = 0.001 + real()});
       }
+      job.data.sources.push_back(
+          {.files = {text() + "a"},
+           .format = formats[2 + below(2)],
+           .kind = "chat",
+           .train_on = below(2) == 0 ? "all" : "assistant",
+           .column = below(2) == 0 ? "" : "talk"});
     }
     job.data.broken_records = static_cast<int64_t>(below(100));
     job.data.tokenizer = text();
+    job.data.chat_template = text();
+    job.data.chat_date = below(2) == 0 ? "" : "2026-11-23";
+    job.data.packing = below(2) == 0;
+    job.data.long_samples = below(2) == 0 ? "cut" : "drop";
     job.data.validation_fraction = real();
     if (source != 3) {
       job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
@@ -529,7 +429,11 @@ TEST(JobFileTest, RoundTrips) {
       job.evaluation = {
           .interval_steps = 5,
           .max_sequences = static_cast<int64_t>(below(9)),
-          .sets = {{"held-out_1", {text(), text()}}, {"b", {"x.bin"}}}};
+          .sets = {{"held-out_1",
+                    {.files = {text() + "a", text() + "b"}, .format = "text"}},
+                   {"b", {.files = {"x.bin"}, .format = "text"}},
+                   {"c", {.files = {"y.jsonl"}, .kind = "chat", .column = ""}},
+                   {"d", {.files = {"z"}, .format = "jsonl"}}}};
     }
     job.metrics = {.tensorboard = below(2) == 0,
                    .mlflow = text(),

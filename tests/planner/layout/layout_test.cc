@@ -148,7 +148,7 @@ TEST(LayoutToStringTest, ShowsEveryField) {
               HasSubstr("recompute full (1 stage), norm+qkv (2), none (1)"));
 }
 
-// Goal: what stages compute again is said and read as jobs pin it, and refused
+// Goal: what stages recompute is said and read as jobs pin it, and refused
 // for another number of stages. Method: there and back.
 TEST(SetRecomputeTest, TakesOneForAllOrEveryStages) {
   Layout layout{.pipeline = 3};

@@ -91,6 +91,36 @@ TEST(MeshTest, StridesFollowFromTheOrderOfAxes) {
   }
 }
 
+// Goal: groups know how many hosts they span, and transfers whether they leave
+// one. Method: hosts of 8 ranks by hand; groups in hosts, across them, of some
+// of each host's ranks, and pipelines that cross a host's end once.
+TEST(MeshTest, GroupsSpanHosts) {
+  constexpr int32_t kOnHost = 8;
+  const Layout two_nodes{.data = 2, .tensor = 8};
+  EXPECT_EQ(HostsOf(two_nodes, Group::kTensor, kOnHost), 1);
+  EXPECT_EQ(HostsOf(two_nodes, Group::kData, kOnHost), 2);
+  EXPECT_EQ(HostsOf({.data = 8, .tensor = 2}, Group::kData, kOnHost), 2);
+  EXPECT_EQ(HostsOf({.data = 4, .tensor = 16}, Group::kTensor, kOnHost), 2);
+  EXPECT_EQ(HostsOf({.data = 4, .tensor = 16}, Group::kData, kOnHost), 4);
+  EXPECT_EQ(HostsOf({.data = 16}, Group::kWorld, kOnHost), 2);
+  EXPECT_EQ(HostsOf({.pipeline = 4, .data = 4}, Group::kData, kOnHost), 2);
+
+  const Layout deep{.pipeline = 8, .tensor = 2};
+  EXPECT_EQ(PairsBetweenHosts(deep, kOnHost), 2);
+  EXPECT_EQ(HostsOfSlowestTransfer(deep, kOnHost), 2);
+  for (int32_t stage = 0; stage < 8; ++stage) {
+    // The last stage is next to the first.
+    EXPECT_EQ(HostsOfTransfer(deep, stage, kOnHost), stage % 4 == 3 ? 2 : 1)
+        << stage;
+  }
+  const Layout inside{.pipeline = 4, .data = 4, .tensor = 2};
+  EXPECT_EQ(HostsOfSlowestTransfer(inside, kOnHost), 1);
+  // Three stages do not divide a host, so some pipeline crosses at each.
+  const Layout uneven{.pipeline = 3, .data = 8};
+  EXPECT_EQ(HostsOfTransfer(uneven, 0, kOnHost), 2);
+  EXPECT_EQ(HostsOfTransfer(uneven, 1, kOnHost), 2);
+}
+
 // Goal: every size has names of its own, and is pinned as it is. Method: the
 // table; a layout whose sizes all differ.
 TEST(MeshTest, TableTellsSizesApart) {

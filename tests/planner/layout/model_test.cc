@@ -153,6 +153,19 @@ TEST(CountTokenFlopsTest, CountsPairsWithinTheWindow) {
                    CountTokenFlops(Llama7B()).attention_causal);
 }
 
+// Goal: layers without the window count whole. Method: every second of 32, and
+// every sixth, of which there are five.
+TEST(CountTokenFlopsTest, CountsLayersWithoutTheWindow) {
+  ModelSpec model = Llama7B();
+  model.sliding_window = 2048;
+  model.global_layer_period = 2;
+  const TokenFlops flops = CountTokenFlops(model);
+  EXPECT_DOUBLE_EQ(flops.attention_causal, flops.attention_full / 2 * 0.875);
+  model.global_layer_period = 6;
+  EXPECT_DOUBLE_EQ(CountTokenFlops(model).attention_causal,
+                   flops.attention_full / 2 * (5 + 27 * 0.75) / 32);
+}
+
 // Goal: FLOPs follow from the counts and the attention shape. Method: by hand.
 TEST(CountTokenFlopsTest, CountsLinearAndAttention) {
   const TokenFlops flops = CountTokenFlops(Llama7B());

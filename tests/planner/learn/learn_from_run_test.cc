@@ -52,7 +52,7 @@ StepTimes OtherSteps(Machine& machine, const std::vector<Layout>& ran) {
   return times;
 }
 
-// Of |predicted / measured - 1|.
+// Returns |predicted / measured - 1| of each step.
 std::vector<double> Errors(const Machine& machine,
                            const HardwareProfile& profile,
                            const StepTimes& times) {

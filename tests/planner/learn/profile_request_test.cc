@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/op_cost.h"
@@ -52,7 +54,8 @@ TEST(ProfileRequestTest, FillsEveryTable) {
   TrainingSpec training = SmallTraining();
   training.gradient_reduction = "bf16";
   for (const int32_t num_ranks : {1, 2, 4}) {
-    const auto request = BuildProfileRequest(kModel, training, num_ranks);
+    const auto request =
+        BuildProfileRequest(kModel, training, num_ranks, num_ranks);
     ASSERT_TRUE(request.ok()) << request.status();
     HardwareProfile profile;
     profile.provenance.num_ranks = num_ranks;
@@ -82,13 +85,15 @@ TEST(ProfileRequestTest, FillsEveryTable) {
       kinds.insert(OpKind::kCastParameters);  // Of bf16 Programs alone.
       // Those that no Llama has.
       for (const ModelSpec& model : {ModelWithOptions(), ModelOfGpt2()}) {
-        const auto options = BuildProfileRequest(model, training, num_ranks);
+        const auto options =
+            BuildProfileRequest(model, training, num_ranks, num_ranks);
         ASSERT_TRUE(options.ok()) << options.status();
         for (const ProfileOp& op : options->ops) kinds.insert(op.kind);
       }
       TrainingSpec of_pairs = training;
       of_pairs.objective = "dpo";
-      const auto pairs = BuildProfileRequest(kModel, of_pairs, num_ranks);
+      const auto pairs =
+          BuildProfileRequest(kModel, of_pairs, num_ranks, num_ranks);
       ASSERT_TRUE(pairs.ok()) << pairs.status();
       for (const ProfileOp& op : pairs->ops) kinds.insert(op.kind);
       for (int i = 0; i < kNumExecutedOpKinds; ++i) {
@@ -101,13 +106,67 @@ TEST(ProfileRequestTest, FillsEveryTable) {
   }
 }
 
+// Goal: over several hosts, groups inside a host and across hosts are measured
+// apart, and each group lies as it says. Method: 8 ranks, 4 on a host; every
+// row's members by hand.
+TEST(ProfileRequestTest, MeasuresEachLevelOfTheNetwork) {
+  const auto request = BuildProfileRequest(kModel, SmallTraining(), 8, 4);
+  ASSERT_TRUE(request.ok()) << request.status();
+  HardwareProfile profile;
+  profile.ranks_per_host = 4;
+  std::set<std::tuple<OpKind, int32_t, int64_t, int64_t>> rows;
+  for (const ProfileCommunication& what : request->communication) {
+    EXPECT_TRUE(CheckGroups(what, 8).ok());
+    RecordCommunicationTime(what, 1e-4, &profile);
+    const CommunicationTime& row = profile.communication.back();
+    rows.insert({row.kind, row.group_size, row.hosts, row.pairs});
+    int32_t num_busy = 0;
+    for (int32_t rank = 0; rank < 8; ++rank) {
+      const std::vector<Rank> members = MembersOf(what, Rank{rank}, 8);
+      if (members.empty()) continue;
+      ++num_busy;
+      std::set<int32_t> hosts;
+      for (const Rank member : members) hosts.insert(ToInt(member) / 4);
+      EXPECT_EQ(static_cast<int64_t>(hosts.size()), row.hosts);
+      EXPECT_THAT(members, testing::Contains(Rank{rank}));
+    }
+    EXPECT_EQ(NumBusyRanks(what, 8), num_busy);
+    // Transfers between hosts have as many senders as they say, all others all
+    // ranks.
+    EXPECT_EQ(num_busy,
+              row.kind == OpKind::kSend && row.hosts > 1 ? 2 * row.pairs : 8);
+  }
+  for (const int64_t pairs : {1, 2}) {
+    EXPECT_TRUE(rows.contains({OpKind::kSend, 2, 2, pairs})) << pairs;
+  }
+  EXPECT_TRUE(rows.contains({OpKind::kSend, 2, 1, 1}));
+  EXPECT_TRUE(rows.contains({OpKind::kReduceScatter, 2, 1, 1}));
+  EXPECT_TRUE(rows.contains({OpKind::kReduceScatter, 2, 2, 1}));
+  EXPECT_TRUE(rows.contains({OpKind::kReduceScatter, 4, 2, 1}));
+  EXPECT_TRUE(rows.contains({OpKind::kReduceScatter, 8, 2, 1}));
+
+  // Two ranks at the end of a host send to the first two of the next.
+  const ProfileCommunication across = {.kind = OpKind::kSend,
+                                       .group_size = 2,
+                                       .stride = 2,
+                                       .from_host_of = 4,
+                                       .bytes = 64};
+  EXPECT_EQ(MembersOf(across, Rank{3}, 8), (std::vector{Rank{3}, Rank{5}}));
+  EXPECT_EQ(MembersOf(across, Rank{4}, 8), (std::vector{Rank{2}, Rank{4}}));
+  EXPECT_TRUE(MembersOf(across, Rank{1}, 8).empty());
+  EXPECT_TRUE(MembersOf(across, Rank{6}, 8).empty());
+  // Of three hosts the last has none to send to.
+  EXPECT_EQ(NumBusyRanks(across, 12), 4);
+}
+
 // Goal: copy engines are measured where a budget says so, at what they can
 // carry, into a table of their own. Method: with and without, four ranks.
 TEST(ProfileRequestTest, AsksForCopyEngines) {
   ProfileBudget budget = kCpuProfileBudget;
-  const auto without = BuildProfileRequest(kModel, SmallTraining(), 4, budget);
+  const auto without =
+      BuildProfileRequest(kModel, SmallTraining(), 4, 4, budget);
   budget.copy_engines = true;
-  const auto with = BuildProfileRequest(kModel, SmallTraining(), 4, budget);
+  const auto with = BuildProfileRequest(kModel, SmallTraining(), 4, 4, budget);
   ASSERT_TRUE(without.ok() && with.ok());
   HardwareProfile profile;
   std::set<std::pair<OpKind, int32_t>> found;
@@ -138,7 +197,7 @@ TEST(ProfileRequestTest, StaysSmallForLargeModels) {
   model.sequence_length = 256;
   TrainingSpec training = SmallTraining();
   training.global_batch = 16;
-  const auto request = BuildProfileRequest(model, training, 4);
+  const auto request = BuildProfileRequest(model, training, 4, 4);
   ASSERT_TRUE(request.ok()) << request.status();
   double flops = 0, bytes = 0;
   for (const ProfileOp& op : request->ops) {
@@ -158,10 +217,10 @@ TEST(ProfileRequestTest, StaysSmallForLargeModels) {
 // one. Method: the same job in both; bytes recorded for a norm, and the keys.
 TEST(ProfileRequestTest, FollowsThePrecision) {
   TrainingSpec training = SmallTraining();
-  const auto fp32 = BuildProfileRequest(kModel, training, 2);
+  const auto fp32 = BuildProfileRequest(kModel, training, 2, 2);
   const std::string fp32_key = ProfileShapeKey(kModel, training);
   training.precision = "bf16";
-  const auto bf16 = BuildProfileRequest(kModel, training, 2);
+  const auto bf16 = BuildProfileRequest(kModel, training, 2, 2);
   ASSERT_TRUE(fp32.ok() && bf16.ok());
   EXPECT_EQ(ProfileShapeKey(kModel, training), fp32_key + "-bf16");
   const auto record = [](const ProfileRequest& request, Precision precision) {
@@ -204,7 +263,7 @@ TEST(ProfileRequestTest, TheLargestWithinALimitIsShort) {
   training.global_batch = 128;
   training.precision = "bf16";
   const auto request =
-      BuildProfileRequest(model, training, 1, kGpuProfileBudget);
+      BuildProfileRequest(model, training, 1, 1, kGpuProfileBudget);
   ASSERT_TRUE(request.ok()) << request.status();
   const Layout bf16 = {.precision = Precision::kBfloat16};
   for (const OpKind kind : {OpKind::kGemm, OpKind::kSwigluBackward}) {
@@ -224,7 +283,7 @@ TEST(ProfileRequestTest, TheLargestWithinALimitIsShort) {
 }
 
 TEST(ProfileRequestTest, RefusesImpossibleRankCounts) {
-  EXPECT_FALSE(BuildProfileRequest(kModel, SmallTraining(), 7).ok());
+  EXPECT_FALSE(BuildProfileRequest(kModel, SmallTraining(), 7, 7).ok());
 }
 
 }  // namespace

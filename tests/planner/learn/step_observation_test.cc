@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -91,23 +92,48 @@ TEST(StepObservationTest, LeavesOutWaiting) {
   }
 }
 
-// Goal: groups that lie otherwise than profiles measure them teach nothing.
-// Method: the data axis of pipelines over two hosts, whose ranks are no
-// neighbours.
-TEST(StepObservationTest, LeavesOutGroupsOfStrangers) {
-  const HardwareProfile profile = MakeProfile({.ranks_per_host = 2});
-  const Case of = MakeCase(
-      {.pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4},
-      profile);
+StepObservation ObserveOnHosts(const Layout& layout, int32_t ranks_per_host) {
+  const HardwareProfile profile =
+      MakeProfile({.ranks_per_host = ranks_per_host});
+  const Case of = MakeCase(layout, profile);
   const Timeline timeline =
       PlayStep(of.programs, [](size_t, InstructionId) { return 1e-4; });
   const auto observed = ObserveStep(of.programs, of.cost, timeline, {});
-  ASSERT_TRUE(observed.ok()) << observed.status();
-  EXPECT_GT(observed->num_unplaced, 0);
-  for (const OpObservation& op : observed->ops) {
-    // The world's are neighbours, transfers stay on a host.
+  EXPECT_TRUE(observed.ok()) << observed.status();
+  return observed.ok() ? *observed : StepObservation{};
+}
+
+// Goal: groups teach rows of as many hosts as they span, and transfers rows of
+// the hosts between which they go. Method: pipelines over two hosts, crossing
+// between them at the data axis, then at the middle of four stages.
+TEST(StepObservationTest, GroupsTeachRowsOfTheirHosts) {
+  const StepObservation replicas = ObserveOnHosts(
+      {.pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4}, 2);
+  EXPECT_EQ(replicas.num_unplaced, 0);
+  for (const OpObservation& op : replicas.ops) {
     if (IsCollective(op.shape.kind)) {
-      EXPECT_EQ(op.shape.figures[0], 4);
+      EXPECT_EQ(op.shape.figures[2], 2) << ShapeText(op.shape);
+    } else if (IsCommunication(op.shape)) {
+      EXPECT_EQ(op.shape.figures[2], 1) << ShapeText(op.shape);
+    }
+  }
+  std::set<int64_t> hosts;
+  for (const OpObservation& op : ObserveOnHosts(FourStages(), 2).ops) {
+    if (op.shape.kind == OpKind::kSend) hosts.insert(op.shape.figures[2]);
+  }
+  EXPECT_EQ(hosts, (std::set<int64_t>{1, 2}));
+}
+
+// Goal: groups that lie otherwise than profiles measure them teach nothing.
+// Method: hosts of three ranks, so that of two replicas' groups one is on a
+// host and one is not.
+TEST(StepObservationTest, LeavesOutUnevenGroups) {
+  const StepObservation observed = ObserveOnHosts(
+      {.pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4}, 3);
+  EXPECT_GT(observed.num_unplaced, 0);
+  for (const OpObservation& op : observed.ops) {
+    if (IsCollective(op.shape.kind)) {
+      EXPECT_EQ(op.shape.figures[2], 2) << ShapeText(op.shape);
     }
   }
 }

@@ -152,10 +152,10 @@ TEST(PlanArenaTest, PacksProgramsTightly) {
               ? 2 * largest_bucket * DTypeBytes(DType::kFloat32)
               : 0;
       // A send's buffer lives on through the next pass, which shows where
-      // little else is kept. Where weight gradients are put off, a last stage
+      // little else is kept. Where weight gradients are deferred, a last stage
       // with tensor shards takes up to 27 % more: neither what it receives nor
-      // what it gathers early is the reason. Of sets of ops with products a few
-      // large buffers come and go among what is kept.
+      // what it gathers early is the reason. With sets of ops that include
+      // products, a few large buffers come and go among those that are kept.
       const Recompute set = layout.recompute;
       const bool puts_off = layout.schedule != Schedule::kOneForwardOneBackward;
       const bool repeats_some_products =

@@ -1,4 +1,4 @@
-// What Programs communicate, with whom, and what runs meanwhile.
+// Tests what Programs communicate, with whom, and what runs meanwhile.
 
 #include <map>
 #include <set>

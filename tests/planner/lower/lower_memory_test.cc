@@ -1,5 +1,5 @@
-// What sharding and recomputing do to Programs: where gradients and parameters
-// are kept, how long whole buckets live, and what is computed again.
+// Tests the effect of sharding and recomputing on Programs: where gradients and
+// parameters are kept, how long whole buckets live, and what is recomputed.
 
 #include <algorithm>
 #include <map>
@@ -250,7 +250,7 @@ TEST(ShardedProgramTest, GathersOneBucketAhead) {
   EXPECT_LT(gathers[26], reduced - program.instructions.begin());
 }
 
-// Goal: what is computed again is what each setting says, once a layer and
+// Goal: what is recomputed is what each setting says, once a layer and
 // micro-batch, and the forward pass stays as it is. Method: count op kinds.
 TEST(LowerRecomputeTest, ComputesAgainWhatItSays) {
   Layout layout{.num_microbatches = 2};
@@ -279,7 +279,7 @@ TEST(LowerRecomputeTest, ComputesAgainWhatItSays) {
                              {OpKind::kSwigluForward, num_layers}}));
 }
 
-// Goal: computing again saves the memory it is for. Method: bytes of the step
+// Goal: recomputing saves the memory it is for. Method: bytes of the step
 // arena of a model whose activations fill it: selective saves about the norms'
 // outputs and activations, full keeps little more than each layer's input.
 TEST(LowerRecomputeTest, SavesMemory) {
@@ -303,7 +303,7 @@ TEST(LowerRecomputeTest, SavesMemory) {
   EXPECT_LT(full, selective / 3);
 }
 
-// Goal: a stage computes again what its own setting says, whatever others do.
+// Goal: a stage recomputes what its own setting says, whatever others do.
 // Method: Programs of a pipeline of mixed stages against those of one setting,
 // instruction by instruction.
 TEST(LowerRecomputeTest, IsOfEachStage) {

@@ -17,7 +17,7 @@ Layout SomeLayout(int32_t pipeline, int32_t num_microbatches) {
       {.pipeline = pipeline, .num_microbatches = num_microbatches});
 }
 
-// What the layout says, as costs in microseconds.
+// The layout's costs, in microseconds.
 PipelineCosts CostsOf(const Layout& layout) {
   PipelineCosts costs;
   costs.num_stages = layout.pipeline;

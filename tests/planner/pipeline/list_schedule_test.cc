@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What 1F1B of alike stages keeps on its first one, for all stages.
+// The memory that 1F1B of equal stages takes on the first one, for all stages.
 std::vector<int64_t> MemoryOf1F1B(const PipelineCosts& costs) {
   int64_t bytes = 0;
   for (size_t c = 0; c < costs.chunks.size(); ++c) {

@@ -72,7 +72,7 @@ TEST(IntervalTest, TakesOrderStatistics) {
   EXPECT_NEAR(std::sqrt(alone.low * alone.high), 1.1, 1e-12);
   EXPECT_GT(alone.high / alone.low, 1.1);
 
-  // Of few runs that happen to agree, equal ones scatter by what was measured.
+  // If few runs happen to agree, equal runs scatter by the measured noise.
   const std::vector<double> alike = {1, 1, 1, 1};
   const auto width = [&](double run_noise) {
     const StepError of_alike = ErrorOfRuns(alike, "", run_noise);

@@ -111,8 +111,14 @@ TEST(ProfileFileTest, KeepsOverlapFactors) {
 TEST(ProfileFileTest, KeepsCopyEngineTimes) {
   HardwareProfile profile = SmallProfile();
   EXPECT_EQ(ProfileToYaml(profile).find("copy_engines"), std::string::npos);
-  profile.copy_engines = {{{OpKind::kSend, 2, 4096, 1e-5}},
-                          {{OpKind::kAllGather, 4, 8192, 2e-5}}};
+  profile.copy_engines = {{{.kind = OpKind::kSend,
+                            .group_size = 2,
+                            .bytes = 4096,
+                            .seconds = 1e-5}},
+                          {{.kind = OpKind::kAllGather,
+                            .group_size = 4,
+                            .bytes = 8192,
+                            .seconds = 2e-5}}};
   const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
   ASSERT_TRUE(again.ok()) << again.status();
   ASSERT_EQ(again->copy_engines.size(), 2u);

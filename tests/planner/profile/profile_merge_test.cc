@@ -151,8 +151,12 @@ TEST(ProfileMergeTest, KeepsDifferentRowsApart) {
   changed.communication[0].kind = OpKind::kReceive;
   changed.communication[1].group_size = 4;
   changed.communication[2].bytes += 1;
-  changed.copy_engines = {{{OpKind::kSend, 2, 64, 1e-5}},
-                          {{OpKind::kSend, 2, 128, 1e-5}}};
+  for (const int64_t bytes : {64, 128}) {
+    changed.copy_engines.push_back({{.kind = OpKind::kSend,
+                                     .group_size = 2,
+                                     .bytes = bytes,
+                                     .seconds = 1e-5}});
+  }
   const HardwareProfile merged = MustMerge({a, b}).profile;
   EXPECT_EQ(merged.gemms.size(), a.profile.gemms.size() + 3);
   EXPECT_EQ(merged.attention.size(), a.profile.attention.size() + 6);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 
 namespace millrace {
@@ -42,13 +43,24 @@ ModelSpec ModelOfGpt2() {
   return model;
 }
 
+// Gemma 3's: norms of outputs too, weights less one.
+ModelSpec ModelOfGemma() {
+  ModelSpec model = OddModel();
+  model.feed_forward = FeedForward::kGeglu;
+  model.output_norms = model.norm_adds_one = model.qk_norm = true;
+  model.ties_embedding = true;
+  return model;
+}
+
 // Goal: over all tensor ranks each element of a sharded parameter is in exactly
 // one box, of a replicated one in every box. Method: count by element.
 TEST(TensorBoxTest, TilesEachParameterExactly) {
   for (int32_t tensor : {1, 2, 4}) {
     std::vector<Parameter> parameters = ModelParameters(ModelOfOptions());
-    for (Parameter& parameter : ModelParameters(ModelOfGpt2())) {
-      parameters.push_back(std::move(parameter));
+    for (const ModelSpec& model : {ModelOfGpt2(), ModelOfGemma()}) {
+      for (Parameter& parameter : ModelParameters(model)) {
+        parameters.push_back(std::move(parameter));
+      }
     }
     for (const Parameter& parameter : parameters) {
       std::vector<int> count(parameter.rows * parameter.cols);
@@ -123,6 +135,7 @@ TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
   ExpectEveryParameterPlacedOnce(OddModel());
   ExpectEveryParameterPlacedOnce(ModelOfOptions());
   ExpectEveryParameterPlacedOnce(ModelOfGpt2());
+  ExpectEveryParameterPlacedOnce(ModelOfGemma());
 }
 
 // Goal: q, k, v are adjacent, and gate and up, so that each is one GEMM
@@ -167,16 +180,38 @@ TEST(BuildStageParametersTest, AgreesWithTheModelsCount) {
 
 // Goal: parameters have the names, shapes and order of Hugging Face's Qwen2 and
 // Qwen3, and start as those do. Method: one layer's, spelled out.
+// Goal: the norms of outputs have the names and the order of Gemma's, and
+// weights that count from one begin at zero. Method: compare names.
+TEST(ModelParametersTest, NamesNormsOfOutputsAsGemmaDoes) {
+  const ModelSpec model = ModelOfGemma();
+  std::vector<std::string> norms;
+  for (const Parameter& parameter : ModelParameters(model)) {
+    if (!parameter.is_of_norm) continue;
+    EXPECT_EQ(InitialVectorValue(model, parameter.name), 0);
+    absl::string_view name = parameter.name;
+    if (absl::ConsumePrefix(&name, "model.layers.3.")) {
+      norms.push_back(std::string(name));
+    }
+  }
+  EXPECT_EQ(norms,
+            (std::vector<std::string>{
+                "input_layernorm.weight", "self_attn.q_norm.weight",
+                "self_attn.k_norm.weight", "post_attention_layernorm.weight",
+                "pre_feedforward_layernorm.weight",
+                "post_feedforward_layernorm.weight"}));
+}
+
 TEST(ModelParametersTest, NamesOptionsAsHuggingFaceDoes) {
   std::vector<std::string> vectors;
-  for (const Parameter& parameter : ModelParameters(ModelOfOptions())) {
+  const ModelSpec model = ModelOfOptions();
+  for (const Parameter& parameter : ModelParameters(model)) {
     EXPECT_NE(parameter.name, "lm_head.weight");
     if (!parameter.is_vector ||
         !absl::StartsWith(parameter.name, "model.layers.3.self_attn.")) {
       continue;
     }
     vectors.push_back(absl::StrCat(parameter.name, " ", parameter.cols, " ",
-                                   InitialVectorValue(parameter.name)));
+                                   InitialVectorValue(model, parameter.name)));
   }
   const std::string layer = "model.layers.3.self_attn.";
   EXPECT_EQ(vectors,

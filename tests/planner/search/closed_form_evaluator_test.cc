@@ -112,7 +112,7 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
   }
 }
 
-// Every way in which stages of a pipeline may compute again.
+// Every way in which stages of a pipeline may recompute.
 std::vector<Layout> ByStage(const LayoutSpace& space, const Layout& layout) {
   std::vector<Layout> all = {layout};
   all.front().recompute_by_stage.assign(static_cast<size_t>(layout.pipeline),
@@ -133,7 +133,7 @@ std::vector<Layout> ByStage(const LayoutSpace& space, const Layout& layout) {
   return all;
 }
 
-// Goal: what stages compute again is chosen as well as it can be where they may
+// Goal: what stages recompute is chosen as well as it can be where they may
 // differ, and no floor is above any choice. Method: all choices of short
 // pipelines of random spaces, at limits between the least and the most memory.
 TEST(StepEvaluatorTest, FitsEachStageApart) {
@@ -175,7 +175,7 @@ TEST(StepEvaluatorTest, FitsEachStageApart) {
       ++num_fitted;
       const StepPrediction step = c.model.Predict(*fitted);
       EXPECT_LE(step.memory.total(), limit) << LayoutToString(*fitted);
-      // With zero bubble what another stage puts off may be worth more.
+      // With zero bubble what another stage defers may be worth more.
       if (plain.schedule == Schedule::kZeroBubble) continue;
       EXPECT_LE(c.model.PredictPasses(*fitted).step_time_s(),
                 best_s * (1 + 1e-9))

@@ -75,7 +75,7 @@ TEST(ListScheduledVariantTest, FitsAndIsQuicker) {
   }
 }
 
-// Goal: layouts that cannot put off weight gradients have no variant. Method:
+// Goal: layouts that cannot defer weight gradients have no variant. Method:
 // one stage, ZeRO 2, and no memory.
 TEST(ListScheduledVariantTest, LeavesOthersAlone) {
   const CostModel cost = *CostModel::Create(MakeProfile({}));

@@ -141,7 +141,7 @@ TEST(SearchTest, OffersCopyEngines) {
       EXPECT_EQ(uses(quick), is_cuda && job.resources.transport != "nccl");
     }
   }
-  // What lost by its transport is among the alternatives.
+  // The layout that lost by its transport is among the alternatives.
   job.resources.transport = "auto";
   const Plan plan = MustPlan(job, 4, quick);
   Layout by_nccl = plan.layout;
@@ -242,7 +242,7 @@ TEST(SearchTest, BuysMemoryWithTimeOnlyWhereItMust) {
   EXPECT_LT(tight.prediction.memory_bytes(), least);
   EXPECT_GT(tight.prediction.step_time_s, plain.prediction.step_time_s);
 
-  // With nothing else left, layers are computed again.
+  // With nothing else left, layers are recomputed.
   job.layout.zero = 1;
   const Plan again = MustPlan(job, 4, cost);
   EXPECT_NE(again.layout.recompute, Recompute::kNone);
@@ -264,7 +264,7 @@ TEST(SearchTest, BuysMemoryWithTimeOnlyWhereItMust) {
 }
 
 // Goal: where only the first stages of a pipeline are short of memory, only
-// these compute again. Method: a limit under what stage 0 needs and over what
+// these recompute. Method: a limit under what stage 0 needs and over what
 // the last does; every stage has the least with which its Program fits.
 TEST(SearchTest, RecomputesStageByStage) {
   const CostModel cost = MakeCost({});

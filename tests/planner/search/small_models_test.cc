@@ -137,7 +137,7 @@ TEST(SmallModelsTest, ShippedProfilePredictsThem) {
   EXPECT_LE(summary.worst, 0.134);
 }
 
-// Goal: likewise from profiles measured for the jobs. Method: each model's own,
+// Goal: the same from profiles measured for the jobs. Method: each model's own,
 // measured on another machine a day after the steps.
 TEST(SmallModelsTest, ProfilesOfTheJobsPredictThem) {
   const nlohmann::json all = MeasuredSteps();

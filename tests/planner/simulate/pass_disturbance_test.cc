@@ -14,7 +14,7 @@ namespace millrace {
 namespace {
 
 // Goal: one slow machine holds up everybody, by as much as a pipeline with that
-// slow stage takes; in a machine of another replica likewise. Method: machine 5
+// slow stage takes; so does one of another replica. Method: machine 5
 // holds ranks 40 .. 47: of replica 2's stage 2 and 3 (4 ranks each).
 TEST(PassDisturbanceTest, OneSlowMachineHoldsUpAll) {
   const PassStep step = LargeStep(4);
@@ -182,7 +182,7 @@ TEST(PassDisturbanceTest, MaximumOverReplicasIsThatOfItsDistribution) {
   // Forward 1 and backward 2, apart: variance 1 + 4 a micro-batch.
   const double deviation =
       std::sqrt(5.0 * kMicrobatches * std::expm1(kSigma * kSigma));
-  double mean = 0;  // Of the largest of 5000 standard normals.
+  double mean = 0;  // Mean of the largest of 5000 standard normals.
   constexpr int kPoints = 100'000;
   for (int i = 0; i < kPoints; ++i) {
     const double u = (i + 0.5) / kPoints;

@@ -75,7 +75,7 @@ TEST(TimelineTraceTest, ShowsEveryInstructionOnItsLane) {
   EXPECT_EQ(process_names.at(5), "rank 5, stage 1");
 }
 
-// Goal: a step by passes becomes a trace likewise, a process a class.
+// Goal: a step by passes becomes a trace too, with a process for each class.
 TEST(TimelineTraceTest, ShowsClassesOfRanks) {
   const PassTimeline timeline{
       .step_time_s = 3,

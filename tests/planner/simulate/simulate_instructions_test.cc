@@ -39,7 +39,7 @@ std::vector<StageSimulation> WithSeconds(const std::vector<Program>& programs,
   return stages;
 }
 
-// All that they can do of `layout`.
+// Gives copy engines all communication of `layout` that they can carry.
 void UseCopyEngines(Layout layout, std::vector<StageSimulation>* stages) {
   layout.copy_engines = CopyEngineUseOf(layout);
   for (StageSimulation& stage : *stages) {

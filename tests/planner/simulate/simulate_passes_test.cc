@@ -182,7 +182,7 @@ TEST(SimulatePassesTest, ComputingAndTrafficSlowEachOtherDown) {
 // Goal: under traffic too, every op starts when what it waits for has ended,
 // and takes its own time at least, slowed throughout at most. Method: sweep
 // shapes of equal passes, where many ops end at the same instant, some of them
-// put off from it.
+// deferred from it.
 TEST(SimulatePassesTest, StartsWithoutDelayUnderTraffic) {
   const OverlapFactors overlap = {.compute = 1.25, .communication = 1.5};
   for (int32_t p = 1; p <= 6; ++p) {
@@ -338,7 +338,7 @@ TEST(SimulatePassesTest, AgreesWithTheClosedForm) {
   }
 }
 
-// What one stage's Program spends in passes and at its ends.
+// The time that one stage's Program spends in passes and at its ends.
 struct StageSums {
   ChunkCosts chunk;
   StepModel::StepEnds ends;

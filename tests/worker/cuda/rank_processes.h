@@ -24,8 +24,8 @@ int32_t CountDevices();
 
 class RankProcesses {
  public:
-  // What its ranks see of the machine: all GPUs, or their own alone, as device
-  // 0, so that they cannot map each other's memory.
+  // The part of the machine that its ranks see: all GPUs, or their own alone,
+  // as device 0, so that they cannot map each other's memory.
   enum class Sight { kAllDevices, kOwnDevice };
 
   // Makes a folder of its own.

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -22,8 +23,10 @@ using testing::Contains;
 using testing::Field;
 using testing::HasSubstr;
 
-// Measures SmallJob() on `num_ranks` threads of one host; one profile a rank.
-std::vector<HardwareProfile> Measure(int32_t num_ranks) {
+// Measures SmallJob() on `num_ranks` threads, as if they were on hosts of so
+// many; one profile a rank.
+std::vector<HardwareProfile> Measure(int32_t num_ranks,
+                                     int32_t ranks_per_host) {
   InProcessHub hub;
   std::vector<HardwareProfile> profiles(num_ranks);
   std::vector<std::thread> threads;
@@ -33,7 +36,7 @@ std::vector<HardwareProfile> Measure(int32_t num_ranks) {
       auto profile =
           MeasureHardwareProfile({.job = SmallJob(),
                                   .num_ranks = num_ranks,
-                                  .ranks_per_host = num_ranks,
+                                  .ranks_per_host = ranks_per_host,
                                   .rank = Rank{rank},
                                   .num_threads = 1,
                                   .communicators = factory.get(),
@@ -52,7 +55,7 @@ std::vector<HardwareProfile> Measure(int32_t num_ranks) {
 TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
   for (const int32_t num_ranks : {1, 2, 3, 4}) {
     SCOPED_TRACE(num_ranks);
-    const std::vector<HardwareProfile> profiles = Measure(num_ranks);
+    const std::vector<HardwareProfile> profiles = Measure(num_ranks, num_ranks);
     const HardwareProfile& profile = profiles[0];
     const auto cost = CostModel::Create(profile);
     EXPECT_TRUE(cost.ok()) << cost.status();
@@ -64,7 +67,7 @@ TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
     EXPECT_EQ(profile.provenance.num_ranks, num_ranks);
     EXPECT_EQ(profile.provenance.machine, DescribeMachine()->Fingerprint());
     EXPECT_EQ(profile.communication.empty(), num_ranks == 1);
-    // Of such short ops little scatter is known, but they were all repeated.
+    // Little scatter is known of such short ops, but they were all repeated.
     EXPECT_THAT(profile.constants,
                 Contains(Field(&ModelConstant::name, std::string(kRunNoise))));
     for (const ModelConstant& noise : profile.constants) {
@@ -79,13 +82,30 @@ TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
   }
 }
 
+// Goal: ranks of several hosts measure groups inside hosts and across them, and
+// files keep which is which. Method: four ranks, two on a host.
+TEST(ProfilerTest, MeasuresGroupsAcrossHosts) {
+  const std::vector<HardwareProfile> profiles = Measure(4, 2);
+  std::set<std::pair<int64_t, int64_t>> sizes_and_hosts;
+  for (const CommunicationTime& row : profiles[0].communication) {
+    EXPECT_GT(row.seconds, 0);
+    sizes_and_hosts.insert({row.group_size, row.hosts});
+  }
+  using Found = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(sizes_and_hosts, (std::set<Found>{{2, 1}, {2, 2}, {4, 2}}));
+  const std::string yaml = ProfileToYaml(profiles[0]);
+  const auto again = ParseProfile(yaml, "profile.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(ProfileToYaml(*again), yaml);
+}
+
 // Goal: every op kind that a job uses can be measured by itself. Method: the
 // kinds seen in a request, each with a time; of a job that rounds gradients,
 // and those that only other families have.
 TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   JobSpec job = SmallJob();
   job.training.gradient_reduction = "bf16";
-  auto request = BuildProfileRequest(job.model, job.training, 4);
+  auto request = BuildProfileRequest(job.model, job.training, 4, 4);
   ASSERT_TRUE(request.ok()) << request.status();
   std::set<OpKind> kinds;
   for (const ProfileOp& op : request->ops) kinds.insert(op.kind);
@@ -96,12 +116,14 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   gpt2.learned_positions = gpt2.sequence_length;
   gpt2.norm = NormKind::kLayer;
   gpt2.feed_forward = FeedForward::kGelu;
+  ModelSpec gemma = job.model;
+  gemma.feed_forward = FeedForward::kGeglu;
   TrainingSpec of_pairs = job.training;
   of_pairs.objective = "dpo";
   for (const auto& [model, training] :
        {std::pair{normed, job.training}, std::pair{gpt2, job.training},
-        std::pair{job.model, of_pairs}}) {
-    const auto options = BuildProfileRequest(model, training, 4);
+        std::pair{gemma, job.training}, std::pair{job.model, of_pairs}}) {
+    const auto options = BuildProfileRequest(model, training, 4, 4);
     ASSERT_TRUE(options.ok()) << options.status();
     for (const ProfileOp& op : options->ops) {
       if (kinds.insert(op.kind).second) request->ops.push_back(op);

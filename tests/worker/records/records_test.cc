@@ -25,7 +25,7 @@ DataFile FileAt(const std::string& path) {
   return found->files.at(0);
 }
 
-// What a file's records hold: a text, or why there is none, by place.
+// The content of a file's records: a text, or why there is none, by place.
 struct Read {
   std::vector<std::string> texts;
   std::vector<std::string> places;

@@ -42,7 +42,7 @@ Tensors InitializeAll(const ModelSpec& model, const Layout& layout,
         }
       }
     }
-    // What belongs to no parameter is zero.
+    // Values that belong to no parameter are zero.
     double sum_of_all = 0;
     for (const float value : flat) sum_of_all += std::abs(value);
     EXPECT_NEAR(sum_of_all, sum, 1e-6 * sum);

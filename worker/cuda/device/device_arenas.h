@@ -22,9 +22,9 @@ class DeviceArenas {
   // last generation, too, a moment after this rank.
   static constexpr absl::Duration kPatience = absl::Seconds(5);
 
-  // ResourceExhausted with both sizes and what the device has free, when that
-  // has not become enough within `patience`: zero where something too large is
-  // nothing unusual, as of ops that a profile asks for.
+  // ResourceExhausted with both sizes and the free bytes of the device, if
+  // these do not become enough within `patience`. The patience is zero where
+  // too large a size is nothing unusual, as for ops that a profile asks for.
   static absl::StatusOr<DeviceArenas> Allocate(
       int64_t persistent_bytes, int64_t step_bytes,
       absl::Duration patience = kPatience);

@@ -1,5 +1,5 @@
-// One collective or transfer by copy engines, outside of training: what a
-// profile measures of them.
+// One collective or transfer by copy engines outside of training, for profiles
+// to measure.
 
 #ifndef MILLRACE_WORKER_CUDA_MEASURE_COPY_ENGINE_CALL_H_
 #define MILLRACE_WORKER_CUDA_MEASURE_COPY_ENGINE_CALL_H_
@@ -30,7 +30,7 @@ struct CopyEngineCallOptions {
   Rank rank;
   RendezvousStore* store;  // Borrowed for Create(); new for each call.
   OpKind kind;             // kAllGather, kReduceScatter or kSend.
-  int64_t num_elements;    // Of the full tensor; a multiple of the group.
+  int64_t num_elements;    // In the full tensor; a multiple of the group.
   DType dtype;
   absl::Duration timeout;
 };

@@ -113,19 +113,34 @@ absl::StatusOr<std::unique_ptr<CudaLinkTimer>> CudaLinkTimer::Create(
 
 CudaLinkTimer::~CudaLinkTimer() = default;
 
+Layout CudaLinkTimer::LayoutOf(const SetKey& key, int32_t num_ranks) {
+  Layout layout;
+  if (key.transfers) {
+    layout.tensor = key.stride;
+    layout.pipeline = num_ranks / key.stride;
+  } else if (key.stride > 1) {
+    layout.tensor = key.stride;
+    layout.data = key.group_size;
+  } else {
+    layout.tensor = key.group_size;
+    layout.data = num_ranks / key.group_size;
+  }
+  return layout;
+}
+
+CudaLinkTimer::SetKey CudaLinkTimer::KeyOf(const ProfileCommunication& what) {
+  return {.transfers = what.kind == OpKind::kSend,
+          .group_size = what.group_size,
+          .stride = what.stride};
+}
+
 absl::StatusOr<NcclCommunicatorSet*> CudaLinkTimer::SetOf(SetKey key) {
   std::unique_ptr<NcclCommunicatorSet>& set = sets_[key];
   if (set != nullptr) return set.get();
-  Layout layout;
-  if (key.transfers) {
-    layout.pipeline = options_.num_ranks;
-  } else {
-    layout.tensor = key.group_size;
-    layout.data = options_.num_ranks / key.group_size;
-  }
+  const Layout layout = LayoutOf(key, options_.num_ranks);
   PrefixedStore store(options_.store,
                       absl::StrCat("profile/", key.transfers ? "pairs" : "of",
-                                   key.group_size, "/"));
+                                   key.group_size, "by", key.stride, "/"));
   ASSIGN_OR_RETURN(const int64_t before, UsedDeviceBytes());
   ASSIGN_OR_RETURN(set,
                    NcclCommunicatorSet::Create({.layout = layout,
@@ -169,7 +184,8 @@ absl::Status CudaLinkTimer::Wait(absl::Duration patience) {
 absl::StatusOr<double> CudaLinkTimer::Sum(double mine) {
   ASSIGN_OR_RETURN(
       NcclCommunicatorSet * set,
-      SetOf({.transfers = false, .group_size = options_.num_ranks}));
+      SetOf(
+          {.transfers = false, .group_size = options_.num_ranks, .stride = 1}));
   RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(sum_.data(), &mine, sizeof(mine),
                                  cudaMemcpyHostToDevice, stream_.get()),
@@ -191,14 +207,15 @@ absl::Status CudaLinkTimer::Enqueue(const ProfileCommunication& what,
   cudaStream_t stream = stream_.get();
   const int64_t num_bytes = num_elements * DTypeBytes(kDType);
   if (what.kind == OpKind::kSend) {
-    if (ToInt(options_.rank) % 2 == 0) {
+    if (MembersOf(what, options_.rank, options_.num_ranks)[0] ==
+        options_.rank) {
       return set.ForTransferLane(Lane::kSendNext)
           ->Send(buffer, num_bytes, 1, stream);
     }
     return set.ForTransferLane(Lane::kReceivePrevious)
         ->Receive(buffer, num_bytes, 0, stream);
   }
-  NcclCommunicator& group = *set.ForCollective(Group::kTensor);
+  NcclCommunicator& group = *set.ForCollective(AxisOf(KeyOf(what)));
   std::byte* const mine = buffer + group.index() * (num_bytes / group.size());
   switch (what.kind) {
     case OpKind::kAllGather:
@@ -215,19 +232,23 @@ absl::Status CudaLinkTimer::Enqueue(const ProfileCommunication& what,
 
 absl::StatusOr<CudaLinkTimer::Shape> CudaLinkTimer::ShapeOf(
     const ProfileCommunication& what) const {
-  const bool transfers = what.kind == OpKind::kSend;
-  const int32_t group_size = transfers ? 2 : what.group_size;
   const int32_t num_ranks = options_.num_ranks;
-  if (group_size < 2 || (!transfers && num_ranks % group_size != 0)) {
+  RETURN_IF_ERROR(CheckGroups(what, num_ranks));
+  const bool transfers = what.kind == OpKind::kSend;
+  if (transfers
+          ? what.from_host_of % what.stride != 0
+          : what.stride > 1 && what.group_size * what.stride != num_ranks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("groups of ", group_size, " among ", num_ranks,
-                     " ranks: the size must be above one and divide them"));
+        absl::StrCat("groups of ", what.group_size, " with stride ",
+                     what.stride, " among ", num_ranks,
+                     " GPUs: they should span all ranks, and the senders of a "
+                     "host divide its ranks"));
   }
-  const int64_t unit = int64_t{group_size} * DTypeBytes(kDType);
-  return Shape{.group_size = group_size,
-               // An odd number leaves the last rank without a receiver.
-               .num_busy = num_ranks / group_size * group_size,
-               .num_elements = (what.bytes + unit - 1) / unit * group_size};
+  const int64_t unit = int64_t{what.group_size} * DTypeBytes(kDType);
+  return Shape{
+      .members = MembersOf(what, options_.rank, num_ranks),
+      .num_busy = NumBusyRanks(what, num_ranks),
+      .num_elements = (what.bytes + unit - 1) / unit * what.group_size};
 }
 
 absl::StatusOr<std::unique_ptr<CopyEngineCall>>
@@ -274,9 +295,7 @@ absl::StatusOr<std::unique_ptr<TimedLoop>> CudaLinkTimer::MakeLoop(
     };
     loop->Hold(std::move(call));
   } else {
-    ASSIGN_OR_RETURN(NcclCommunicatorSet * set,
-                     SetOf({.transfers = what.kind == OpKind::kSend,
-                            .group_size = shape.group_size}));
+    ASSIGN_OR_RETURN(NcclCommunicatorSet * set, SetOf(KeyOf(what)));
     ASSIGN_OR_RETURN(auto buffer,
                      DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(
                          shape.num_elements * DTypeBytes(kDType))));
@@ -288,7 +307,7 @@ absl::StatusOr<std::unique_ptr<TimedLoop>> CudaLinkTimer::MakeLoop(
     };
     loop->Hold(std::move(buffer));
   }
-  const bool takes_part = ToInt(options_.rank) < shape.num_busy;
+  const bool takes_part = !shape.members.empty();
   auto enqueue = [&](int64_t num_calls) -> absl::Status {
     for (int64_t i = 0; takes_part && i < num_calls; ++i) {
       RETURN_IF_ERROR(enqueue_one());
@@ -305,7 +324,7 @@ absl::StatusOr<std::unique_ptr<TimedLoop>> CudaLinkTimer::MakeLoop(
 absl::StatusOr<double> CudaLinkTimer::Time(const ProfileCommunication& what,
                                            double budget_seconds) {
   ASSIGN_OR_RETURN(const Shape shape, ShapeOf(what));
-  const bool takes_part = ToInt(options_.rank) < shape.num_busy;
+  const bool takes_part = !shape.members.empty();
   // Seconds of one of a loop's calls.
   auto time = [&](TimedLoop& loop, int64_t count) -> absl::StatusOr<double> {
     RETURN_IF_ERROR(Sum(0).status());

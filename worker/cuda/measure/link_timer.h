@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,11 +45,11 @@ class CudaLinkTimer {
   // The sum over ranks of what each says; a meeting point too.
   absl::StatusOr<double> Sum(double mine);
 
-  // Seconds of one call among many back to back in a graph, while all groups of
-  // neighbours do the same (ProfileCommunication): the mean over ranks.
-  // `budget_seconds` of the device. InvalidArgument if the groups do not divide
-  // the ranks; FailedPrecondition, everywhere, if copy engines are asked for
-  // and some rank cannot use them.
+  // Seconds of one call among many back to back in a graph, while all groups do
+  // the same (ProfileCommunication): the mean over ranks. `budget_seconds` of
+  // the device. InvalidArgument if there are no such groups, or if groups of
+  // ranks that are no neighbours do not span all ranks; FailedPrecondition,
+  // everywhere, if copy engines are asked for and some rank cannot use them.
   absl::StatusOr<double> Time(const ProfileCommunication& what,
                               double budget_seconds);
 
@@ -65,11 +66,12 @@ class CudaLinkTimer {
   }
 
  private:
-  // Communicators whose groups are `group_size` neighbours; pairs of the
-  // pipeline's for transfers.
+  // Communicators whose groups are `group_size` ranks, `stride` apart; those of
+  // a pipeline whose neighbours are that far apart for transfers.
   struct SetKey {
     bool transfers;
     int32_t group_size;
+    int32_t stride;
     auto operator<=>(const SetKey&) const = default;
   };
   class Loop;
@@ -78,6 +80,12 @@ class CudaLinkTimer {
                 DeviceBuffer<double> sum)
       : options_(options), stream_(std::move(stream)), sum_(std::move(sum)) {}
 
+  static Layout LayoutOf(const SetKey& key, int32_t num_ranks);
+  // The axis along which a set's groups for collectives lie.
+  static Group AxisOf(const SetKey& key) {
+    return key.stride > 1 ? Group::kData : Group::kTensor;
+  }
+  static SetKey KeyOf(const ProfileCommunication& what);
   absl::StatusOr<NcclCommunicatorSet*> SetOf(SetKey key);
   absl::Status Enqueue(const ProfileCommunication& what,
                        NcclCommunicatorSet& set, std::byte* buffer,
@@ -88,8 +96,8 @@ class CudaLinkTimer {
   // The size and ranks of a call. ShapeOf() returns InvalidArgument if there
   // can be no such call.
   struct Shape {
-    int32_t group_size;
-    int32_t num_busy;  // Ranks that take part: the first so many.
+    std::vector<Rank> members;  // Of this rank's group; empty: it only waits.
+    int32_t num_busy;           // Ranks that take part.
     int64_t num_elements;
   };
   absl::StatusOr<Shape> ShapeOf(const ProfileCommunication& what) const;

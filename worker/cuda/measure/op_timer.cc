@@ -31,9 +31,10 @@ constexpr double kWeightStd = 0.02;
 constexpr int32_t kTrialRuns = 2;
 constexpr int32_t kMaxRuns = 200;
 constexpr int kNumGraphs = 3;
-// Among surroundings, where a chip at its power limit changes its clocks by
-// some percent from one burst to the next; of a graph, of the mix before it,
-// before the first one.
+// The measurements among surroundings, where a chip at its power limit changes
+// its clocks by some percent from one burst to the next. The times below are
+// those of a graph, of the mix before it, and of the mix before the first
+// graph.
 constexpr int kNumBursts = 5;
 constexpr double kBurstSeconds = 4e-3;
 constexpr double kMixSeconds = 20e-3;

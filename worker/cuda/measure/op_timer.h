@@ -76,8 +76,8 @@ class CudaOpTimer {
   // at most: for the first second under load a chip's clocks swing, and two
   // measurements begun then were 3.4 to 5.9 % apart.
   absl::Status WarmUp();
-  // The mix again and again, for at least so long. Lives no longer than the
-  // timer, nor than the surroundings.
+  // Runs the mix again and again, for at least so long. Lives no longer than
+  // the timer, nor than the surroundings.
   absl::StatusOr<std::unique_ptr<TimedLoop>> MakeSurroundingsLoop(
       double seconds);
 

@@ -52,7 +52,7 @@ constexpr absl::Duration kProductTuningTime = absl::Minutes(1);
 constexpr absl::Duration kTuningPatience = absl::Minutes(5);
 // Number of values that TimeOps() returns beside the ops.
 constexpr size_t kNumBesideOps = 8;
-// An op is never quicker than the launch; what is left of it counts this much.
+// The least time of an op without its launch. No op is quicker than the launch.
 constexpr double kLeastSeconds = 1e-8;
 
 double FlopsOf(const ProfileOp& op) {
@@ -89,9 +89,9 @@ const ProfileOp* LargestShort(const ProfileRequest& request, OpKind kind) {
   return LargestWithin(request, kind, 5e11);
 }
 
-// Runs the smallest op of each kind once, which loads its kernels; the bytes of
-// the device that the process takes then. Later it would be more: the driver
-// keeps what the graphs of measurements needed.
+// Runs the smallest op of each kind once, which loads its kernels. Returns the
+// bytes of the device that the process takes then. Later they would be more:
+// the driver keeps what the graphs of measurements needed.
 absl::StatusOr<int64_t> ProcessBytes(const ProfileRequest& request,
                                      CudaOpTimer& timer) {
   std::map<OpKind, const ProfileOp*> smallest;
@@ -185,8 +185,8 @@ absl::Status TimeSlowOnesAgain(const ProfileRequest& request,
   return absl::OkStatus();
 }
 
-// Deviation and number of comparisons of passes, then of runs: some of what was
-// measured once more, among the same surroundings.
+// Measures some ops once more, among the same surroundings. Returns deviation
+// and number of comparisons, first of passes, then of runs.
 absl::StatusOr<std::vector<double>> TimeAgain(
     const ProfileRequest& request, const std::vector<double>& seconds,
     Surroundings& surroundings, CudaOpTimer& timer) {
@@ -205,10 +205,11 @@ absl::StatusOr<std::vector<double>> TimeAgain(
       runs.deviation, static_cast<double>(runs.num_compared)};
 }
 
-// Seconds by op; zero of what does not fit the device. Then the launch of the
-// smallest op, the bytes of the device that the process takes, what TimeAgain
-// says, what a kernel takes to start behind another lane's, and what it takes
-// longer behind another op's.
+// Returns the seconds of each op; zero for an op that does not fit the device.
+// They are followed by the launch of the smallest op, the bytes of the device
+// that the process takes, the values of TimeAgain(), the time that a kernel
+// takes to start behind another lane's, and the time that it takes longer
+// behind another op's.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             bool has_surroundings,

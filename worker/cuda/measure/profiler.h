@@ -31,8 +31,9 @@ struct CudaProfilerOptions {
   // Bytes of operands that an op is timed on in turn; 0: several times the
   // cache. For benches.
   int64_t working_set_bytes = 0;
-  bool has_surroundings = true;  // False: each op by itself, likewise.
-  // Aimed at. Every shape is measured at least once, even if it runs out.
+  bool has_surroundings = true;  // False: each op by itself; for benches.
+  // The time to aim at. Every shape is measured at least once, even if it runs
+  // out.
   absl::Duration time_budget = absl::Seconds(150);
 };
 

@@ -88,9 +88,10 @@ class NcclCommunicatorSet {
   // the earlier stage.
   virtual NcclCommunicator* ForTransferLane(Lane lane) const = 0;
 
-  // The first communicator's that has failed by itself: Unavailable when a peer
-  // or link did, naming the group and its members. A dead peer on the same host
-  // shows in no error, only in calls that never end. Never blocks; thread-safe.
+  // The status of the first communicator that has failed by itself: Unavailable
+  // when a peer or link did, naming the group and its members. A dead peer on
+  // the same host shows in no error, only in calls that never end. Never
+  // blocks; thread-safe.
   virtual absl::Status Health() const = 0;
 
   // Makes every kernel under way give up, about 2 ms each, and every one that

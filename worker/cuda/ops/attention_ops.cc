@@ -31,14 +31,15 @@ RopeBf16Shape FastRopeShapeOf(const AttentionAttributes& attributes) {
           .num_kv_heads = attributes.num_kv_heads,
           .head_dim = attributes.head_dim,
           .sequence_length = attributes.sequence_length,
-          .table_length = attributes.sequence_length};
+          .table_length = attributes.sequence_length,
+          .rotary_dim = attributes.rotary_dim};
 }
 
 // The condition under which rope_bf16.h can read the heads.
 bool HasFastRope(const CudaOpContext& context,
                  const AttentionAttributes& attributes) {
   return IsBf16(context) && attributes.head_dim % 16 == 0 &&
-         attributes.head_dim <= 512;
+         attributes.head_dim <= 512 && attributes.rotary_dim % 16 == 0;
 }
 
 absl::StatusOr<CudaOp> BindFastRope(const AttentionAttributes& attributes,
@@ -80,7 +81,8 @@ absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
                               .num_heads = attributes.num_heads,
                               .num_kv_heads = attributes.num_kv_heads,
                               .head_dim = attributes.head_dim,
-                              .inverse = attributes.inverse};
+                              .inverse = attributes.inverse,
+                              .rotary_dim = attributes.rotary_dim};
   return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainRope(args, type, stream);
   });
@@ -91,7 +93,8 @@ QkNormRopeShape PlainNormShapeOf(const AttentionAttributes& attributes) {
           .sequence_length = attributes.sequence_length,
           .num_heads = attributes.num_heads,
           .num_kv_heads = attributes.num_kv_heads,
-          .head_dim = attributes.head_dim};
+          .head_dim = attributes.head_dim,
+          .adds_one = attributes.adds_one};
 }
 
 absl::StatusOr<CudaOp> BindQkNormRopeForward(const CudaOpContext& context,
@@ -117,6 +120,7 @@ absl::StatusOr<CudaOp> BindQkNormRopeForward(const CudaOpContext& context,
                                       .raw = raw,
                                       .epsilon = epsilon,
                                       .fp32_weight = true,
+                                      .adds_one = attributes.adds_one,
                                       .shape = FastRopeShapeOf(attributes)};
     return CudaOp([args](cudaStream_t stream) {
       return LaunchRopeForwardBf16(args, stream);
@@ -165,6 +169,7 @@ absl::StatusOr<CudaOp> BindQkNormRopeBackward(const CudaOpContext& context,
         .d_k_weight = d_k_weight,
         .accumulate = attributes.accumulate,
         .fp32_weight = true,
+        .adds_one = attributes.adds_one,
         .workspace = workspace,
         .shape = shape};
     return CudaOp([args](cudaStream_t stream) {
@@ -204,13 +209,15 @@ bool HasFastAttention(const CudaOpContext& context,
 absl::StatusOr<AttentionBf16Shape> FastShapeOf(
     const CudaOpContext& context, const Instruction& in,
     const AttentionAttributes& attributes) {
-  AttentionBf16Shape shape = {.num_sequences = attributes.num_sequences,
-                              .sequence_length = attributes.sequence_length,
-                              .num_heads = attributes.num_heads,
-                              .num_kv_heads = attributes.num_kv_heads,
-                              .head_dim = attributes.head_dim,
-                              .causal = true,
-                              .window = attributes.window};
+  AttentionBf16Shape shape = {
+      .num_sequences = attributes.num_sequences,
+      .sequence_length = attributes.sequence_length,
+      .num_heads = attributes.num_heads,
+      .num_kv_heads = attributes.num_kv_heads,
+      .head_dim = attributes.head_dim,
+      .causal = true,
+      .window = attributes.window,
+      .softcap = static_cast<float>(attributes.softcap)};
   if (context.num_documents == 0) return shape;
   const CudaStepInputs& inputs = *context.inputs;
   if (context.num_documents > inputs.max_documents) {
@@ -233,7 +240,8 @@ AttentionShape PlainShapeOf(const AttentionAttributes& attributes) {
           .num_heads = attributes.num_heads,
           .num_kv_heads = attributes.num_kv_heads,
           .head_dim = attributes.head_dim,
-          .window = attributes.window};
+          .window = attributes.window,
+          .softcap = static_cast<float>(attributes.softcap)};
 }
 
 // Heads from `first` on of a packed tensor whose rows have `all_heads`.

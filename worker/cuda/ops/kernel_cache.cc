@@ -14,7 +14,6 @@
 #include "planner/program/workspace.h"
 #include "worker/cuda/ops/kernel_choices.h"
 #include "worker/cuda/ops/shipped_gemm_algorithms.h"
-#include "worker/train/rope_frequencies.h"
 
 namespace millrace {
 namespace {
@@ -42,7 +41,8 @@ CrossEntropyOptions ProblemOf(const VocabAttributes& attributes,
           .chunk_tokens = attributes.chunk_tokens,
           .token_scale = attributes.token_scale,
           .loss_share = attributes.loss_share,
-          .accumulate = attributes.accumulate};
+          .accumulate = attributes.accumulate,
+          .softcap = attributes.softcap};
 }
 
 template <typename Key>
@@ -50,7 +50,8 @@ Key CrossEntropyKeyOf(const VocabAttributes& attributes, int64_t vocab_begin,
                       ElementType type) {
   return Key(attributes.num_tokens, attributes.hidden, attributes.vocab_rows,
              vocab_begin, attributes.chunk_tokens, attributes.token_scale,
-             attributes.loss_share, attributes.accumulate, type);
+             attributes.loss_share, attributes.accumulate, attributes.softcap,
+             type);
 }
 
 }  // namespace
@@ -206,19 +207,12 @@ absl::StatusOr<const PlainCrossEntropyPlan*> CudaKernelCache::PlainCrossEntropy(
 
 absl::StatusOr<const float*> CudaKernelCache::RopeTable(
     const AttentionAttributes& attributes) {
-  const RopeFrequencyScaling scaling = FrequencyScalingOf(attributes);
-  const RopeKey key(attributes.sequence_length, attributes.head_dim,
-                    attributes.rope_theta, scaling.factor,
-                    scaling.low_freq_factor, scaling.high_freq_factor,
-                    scaling.original_length);
+  const RopeKey key = RopeKeyOf(attributes);
   auto found = rope_tables_.find(key);
   if (found == rope_tables_.end()) {
-    const int64_t num_bytes =
-        RopeTableBytes(attributes.sequence_length, attributes.head_dim);
+    const int64_t num_bytes = RopeBytesOf(attributes);
     std::vector<float> host(static_cast<size_t>(num_bytes) / sizeof(float));
-    RETURN_IF_ERROR(FillRopeTable(host.data(), attributes.sequence_length,
-                                  attributes.head_dim, attributes.rope_theta,
-                                  scaling));
+    RETURN_IF_ERROR(FillRopeTableOf(attributes, rope_factors_, host.data()));
     ASSIGN_OR_RETURN(auto table, DeviceBuffer<float>::Allocate(host.size()));
     RETURN_IF_ERROR(CudaStatus(
         cudaMemcpy(table.data(), host.data(), static_cast<size_t>(num_bytes),

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "kernels/vocabulary/cross_entropy_plain.h"
 #include "planner/profile/profile.h"
 #include "planner/program/ops.h"
+#include "worker/train/rope_frequencies.h"
 
 namespace millrace {
 
@@ -79,7 +81,11 @@ class CudaKernelCache {
       const VocabAttributes& attributes, int64_t vocab_begin);
   absl::StatusOr<const PlainCrossEntropyPlan*> PlainCrossEntropy(
       const VocabAttributes& attributes, int64_t vocab_begin, ElementType type);
-  // Returns FillRopeTable() of the attributes, on the device.
+  // The model's, which tables of rotary positions are made with.
+  void set_rope_factors(std::vector<double> rope_factors) {
+    rope_factors_ = std::move(rope_factors);
+  }
+  // Returns FillRopeTableOf() the attributes, on the device.
   absl::StatusOr<const float*> RopeTable(const AttentionAttributes& attributes);
 
   // Words for kernels that need them to be zero before and leave them zero.
@@ -99,9 +105,7 @@ class CudaKernelCache {
                              ElementType, bool>;
   using CrossEntropyKey =
       std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double, double,
-                 bool, ElementType>;
-  using RopeKey =
-      std::tuple<int64_t, int64_t, double, double, double, double, int64_t>;
+                 bool, double, ElementType>;
 
   CudaKernelCache(Options options, std::string chip,
                   DeviceBuffer<int32_t> tile_counter,
@@ -117,6 +121,7 @@ class CudaKernelCache {
   std::map<GemmKey, CudaGemm> gemms_;
   std::map<CrossEntropyKey, CrossEntropyBf16Plan> cross_entropies_;
   std::map<CrossEntropyKey, PlainCrossEntropyPlan> plain_cross_entropies_;
+  std::vector<double> rope_factors_;
   std::map<RopeKey, DeviceBuffer<float>> rope_tables_;
   std::vector<DeviceBuffer<std::byte>> scratch_;  // The last is the largest.
 };

@@ -45,7 +45,8 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
                                          .num_tokens = attributes.num_tokens,
                                          .hidden = attributes.hidden,
                                          .epsilon = epsilon,
-                                         .fp32_weight = fp32_weight};
+                                         .fp32_weight = fp32_weight,
+                                         .adds_one = attributes.adds_one};
     return [args](cudaStream_t stream) {
       return LaunchRmsNormForwardBf16(args, stream);
     };
@@ -57,7 +58,8 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
                                         .num_tokens = attributes.num_tokens,
                                         .hidden = attributes.hidden,
                                         .epsilon = epsilon,
-                                        .fp32_weight = fp32_weight};
+                                        .fp32_weight = fp32_weight,
+                                        .adds_one = attributes.adds_one};
   return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainRmsNormForward(args, type, stream);
   };
@@ -85,7 +87,8 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
         .num_tokens = attributes.num_tokens,
         .hidden = attributes.hidden,
         .epsilon = epsilon,
-        .fp32_weight = fp32_weight};
+        .fp32_weight = fp32_weight,
+        .adds_one = attributes.adds_one};
     return [args](cudaStream_t stream) {
       return LaunchResidualRmsNormForwardBf16(args, stream);
     };
@@ -100,7 +103,8 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
       .epsilon = epsilon,
-      .fp32_weight = fp32_weight};
+      .fp32_weight = fp32_weight,
+      .adds_one = attributes.adds_one};
   return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainResidualRmsNormForward(args, type, stream);
   };
@@ -134,7 +138,8 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
                                           .num_tokens = attributes.num_tokens,
                                           .hidden = attributes.hidden,
                                           .accumulate = attributes.accumulate,
-                                          .fp32_weight = fp32_weight};
+                                          .fp32_weight = fp32_weight,
+                                          .adds_one = attributes.adds_one};
     return [args](cudaStream_t stream) {
       return LaunchRmsNormBackwardBf16(args, stream);
     };
@@ -155,7 +160,8 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
       .accumulate = attributes.accumulate,
-      .fp32_weight = fp32_weight};
+      .fp32_weight = fp32_weight,
+      .adds_one = attributes.adds_one};
   return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainRmsNormBackward(args, type, stream);
   };
@@ -336,6 +342,16 @@ GateUp HalvesOf(void* gate_up, int64_t ffn_hidden) {
           .up = {data + ffn_hidden, 2 * ffn_hidden}};
 }
 
+GluGate GateOf(const Instruction& in) {
+  const bool is_geglu =
+      in.kind == OpKind::kGegluForward || in.kind == OpKind::kGegluBackward;
+  return is_geglu ? GluGate::kGelu : GluGate::kSilu;
+}
+
+GeluForm FormOf(const ElementwiseAttributes& attributes) {
+  return attributes.erf ? GeluForm::kErf : GeluForm::kTanh;
+}
+
 CudaOp BindSwigluForward(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   void* activation = context.Output<void>(in, 0);
@@ -347,7 +363,8 @@ CudaOp BindSwigluForward(const CudaOpContext& context, const Instruction& in) {
         .gate = halves.gate,
         .up = halves.up,
         .num_tokens = attributes.rows,
-        .ffn_hidden = attributes.cols};
+        .ffn_hidden = attributes.cols,
+        .kind = GateOf(in)};
     return [args](cudaStream_t stream) {
       return LaunchSwigluForwardBf16(args, stream);
     };
@@ -355,7 +372,8 @@ CudaOp BindSwigluForward(const CudaOpContext& context, const Instruction& in) {
   const PlainSwigluForwardArgs args = {.activation = activation,
                                        .gate_up = gate_up,
                                        .num_tokens = attributes.rows,
-                                       .ffn_hidden = attributes.cols};
+                                       .ffn_hidden = attributes.cols,
+                                       .gate = GateOf(in)};
   return [args](cudaStream_t stream) {
     return LaunchPlainSwigluForward(args, ElementType::kFloat32, stream);
   };
@@ -377,7 +395,8 @@ CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
         .up = halves.up,
         .d_activation = {d_activation, attributes.cols},
         .num_tokens = attributes.rows,
-        .ffn_hidden = attributes.cols};
+        .ffn_hidden = attributes.cols,
+        .kind = GateOf(in)};
     return [args](cudaStream_t stream) {
       return LaunchSwigluBackwardBf16(args, stream);
     };
@@ -386,7 +405,8 @@ CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
                                         .gate_up = gate_up,
                                         .d_activation = d_activation,
                                         .num_tokens = attributes.rows,
-                                        .ffn_hidden = attributes.cols};
+                                        .ffn_hidden = attributes.cols,
+                                        .gate = GateOf(in)};
   return [args](cudaStream_t stream) {
     return LaunchPlainSwigluBackward(args, ElementType::kFloat32, stream);
   };
@@ -398,14 +418,16 @@ CudaOp BindGeluForward(const CudaOpContext& context, const Instruction& in) {
   void* y = context.Output<void>(in, 0);
   const void* x = context.Input<void>(in, 0);
   if (IsBf16(context)) {
-    const GeluForwardBf16Args args = {
-        .y = y, .x = x, .num_elements = num_elements};
+    const GeluForwardBf16Args args = {.y = y,
+                                      .x = x,
+                                      .num_elements = num_elements,
+                                      .form = FormOf(attributes)};
     return [args](cudaStream_t stream) {
       return LaunchGeluForwardBf16(args, stream);
     };
   }
   const PlainGeluForwardArgs args = {
-      .y = y, .x = x, .num_elements = num_elements};
+      .y = y, .x = x, .num_elements = num_elements, .form = FormOf(attributes)};
   return [args](cudaStream_t stream) {
     return LaunchPlainGeluForward(args, ElementType::kFloat32, stream);
   };
@@ -422,13 +444,17 @@ CudaOp BindGeluBackward(const CudaOpContext& context, const Instruction& in) {
                                        .y = nullptr,
                                        .x = x,
                                        .d_y = d_y,
-                                       .num_elements = num_elements};
+                                       .num_elements = num_elements,
+                                       .form = FormOf(attributes)};
     return [args](cudaStream_t stream) {
       return LaunchGeluBackwardBf16(args, stream);
     };
   }
-  const PlainGeluBackwardArgs args = {
-      .d_x = d_x, .x = x, .d_y = d_y, .num_elements = num_elements};
+  const PlainGeluBackwardArgs args = {.d_x = d_x,
+                                      .x = x,
+                                      .d_y = d_y,
+                                      .num_elements = num_elements,
+                                      .form = FormOf(attributes)};
   return [args](cudaStream_t stream) {
     return LaunchPlainGeluBackward(args, ElementType::kFloat32, stream);
   };
@@ -448,6 +474,8 @@ void RegisterCudaLayerOps(CudaBinders& binders) {
   binders.Bind(OpKind::kBiasGradient, BindBiasGradient);
   binders.Bind(OpKind::kSwigluForward, BindSwigluForward);
   binders.Bind(OpKind::kSwigluBackward, BindSwigluBackward);
+  binders.Bind(OpKind::kGegluForward, BindSwigluForward);
+  binders.Bind(OpKind::kGegluBackward, BindSwigluBackward);
   binders.Bind(OpKind::kGeluForward, BindGeluForward);
   binders.Bind(OpKind::kGeluBackward, BindGeluBackward);
 }

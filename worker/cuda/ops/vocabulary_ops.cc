@@ -45,7 +45,8 @@ CudaOp BindEmbeddingForward(const CudaOpContext& context,
         .num_tokens = attributes.num_tokens,
         .hidden = attributes.hidden,
         .vocab_begin = VocabBegin(context, attributes),
-        .vocab_rows = attributes.vocab_rows};
+        .vocab_rows = attributes.vocab_rows,
+        .scale = static_cast<float>(attributes.embedding_scale)};
     return [args](cudaStream_t stream) {
       return LaunchEmbeddingForwardBf16(args, stream);
     };
@@ -57,7 +58,8 @@ CudaOp BindEmbeddingForward(const CudaOpContext& context,
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
       .vocab_begin = VocabBegin(context, attributes),
-      .vocab_rows = attributes.vocab_rows};
+      .vocab_rows = attributes.vocab_rows,
+      .scale = static_cast<float>(attributes.embedding_scale)};
   return [args](cudaStream_t stream) {
     return LaunchPlainEmbeddingForward(args, ElementType::kFloat32, stream);
   };
@@ -83,7 +85,8 @@ absl::StatusOr<CudaOp> BindEmbeddingBackward(const CudaOpContext& context,
         .vocab_rows = attributes.vocab_rows,
         .accumulate = attributes.accumulate,
         .deterministic = context.deterministic,
-        .workspace = workspace};
+        .workspace = workspace,
+        .scale = static_cast<float>(attributes.embedding_scale)};
     return CudaOp([args](cudaStream_t stream) {
       return LaunchEmbeddingBackwardBf16(args, stream);
     });
@@ -100,7 +103,8 @@ absl::StatusOr<CudaOp> BindEmbeddingBackward(const CudaOpContext& context,
       .hidden = attributes.hidden,
       .vocab_begin = VocabBegin(context, attributes),
       .vocab_rows = attributes.vocab_rows,
-      .accumulate = attributes.accumulate};
+      .accumulate = attributes.accumulate,
+      .scale = static_cast<float>(attributes.embedding_scale)};
   return CudaOp([args](cudaStream_t stream) {
     return LaunchPlainEmbeddingBackward(args, ElementType::kFloat32, stream);
   });

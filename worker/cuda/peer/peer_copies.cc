@@ -70,7 +70,7 @@ class IpcPeerCopies : public PeerCopies {
   }
   absl::Status ShowMemory(PeerCard* card) const;
   absl::Status Reach(Rank rank, PeerCard card);
-  // In a line, if it is anything.
+  // Says in a line what is left to NCCL, if anything is.
   void SayWhatIsLeftToNccl(const std::set<Rank>& ranks,
                            const absl::Status& obstacle) const;
 
@@ -100,8 +100,8 @@ absl::Status IpcPeerCopies::ShowMemory(PeerCard* card) const {
   return absl::OkStatus();
 }
 
-// With a trial of the words that streams write: of a flag that is zero still
-// and that nobody else sets.
+// Reaches a peer. Tries the words that streams write, on a flag that is still
+// zero and that nobody else sets.
 absl::Status IpcPeerCopies::Reach(Rank rank, PeerCard card) {
   ASSIGN_OR_RETURN(ReachedPeer peer, ReachPeer(std::move(card)));
   StreamWordOps trial;

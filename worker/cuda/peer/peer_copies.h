@@ -32,7 +32,7 @@
 namespace millrace {
 
 struct PeerCopyOptions {
-  Layout layout;  // With what copy engines are to do.
+  Layout layout;  // Names what copy engines are to do.
   Rank rank;
   RendezvousStore* store;  // Borrowed for Create().
   // Borrowed for the lifetime, as are the Programs: those that run on these

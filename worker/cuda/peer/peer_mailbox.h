@@ -56,7 +56,8 @@ class PeerMailboxLayout {
   int64_t scratch_bytes_;
 };
 
-// A rank's own one, on the device current at Create(); flags and mark are zero.
+// A rank's own mailbox, on the device current at Create(); flags and mark are
+// zero.
 class PeerMailbox {
  public:
   static absl::StatusOr<std::unique_ptr<PeerMailbox>> Create(

@@ -18,10 +18,10 @@ namespace millrace {
 // nothing of it is left on disk or under a name.
 class SharedWords {
  public:
-  // Zeros, for the device that is current.
+  // Creates words of zero, for the device that is current.
   static absl::StatusOr<SharedWords> Create(int64_t num_words);
-  // Another process's, which must still have it. Unavailable if this process
-  // may not, or runs where that one cannot be seen.
+  // Opens another process's words, which it must still have. Unavailable if
+  // this process may not, or runs where that one cannot be seen.
   static absl::StatusOr<SharedWords> Open(const std::string& handle);
 
   SharedWords(SharedWords&& other) noexcept { *this = std::move(other); }

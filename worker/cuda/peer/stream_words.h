@@ -23,8 +23,8 @@ class StreamWordOps {
   // Adds a wait until the word, as a signed number, is at least `value`.
   void AddAwait(void* word, uint32_t value);
 
-  // All at once; a CUDA graph may capture it. Unavailable if the driver is
-  // older than CUDA 12.
+  // Enqueues all at once; a CUDA graph may capture it. Unavailable if the
+  // driver is older than CUDA 12.
   absl::Status Enqueue(cudaStream_t stream) const;
 
  private:

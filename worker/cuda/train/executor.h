@@ -57,7 +57,7 @@ class CudaPreparedProgram {
   // Indexed by InstructionId. An event is recorded when the instruction is
   // done, if another lane waits for it.
   std::vector<std::optional<CudaEvent>> done_;
-  std::vector<int32_t> place_;  // By InstructionId: on its lane.
+  std::vector<int32_t> place_;  // By InstructionId: its place on its lane.
   std::optional<StepTimer> timer_;
   cudaGraphExec_t graph_ = nullptr;
   cudaGraphExec_t measured_graph_ = nullptr;  // The same with timer_'s events.

@@ -25,7 +25,8 @@ absl::Status InitializeOnDevice(const ModelSpec& model,
     }
     if (piece.is_vector) {
       RETURN_IF_ERROR(LaunchFill(piece.data, piece.end - piece.begin,
-                                 InitialVectorValue(piece.tensor), stream));
+                                 InitialVectorValue(model, piece.tensor),
+                                 stream));
       continue;
     }
     RETURN_IF_ERROR(LaunchFillNormalBox(

@@ -48,6 +48,7 @@ class CudaStepper final : public Stepper {
   absl::Status Prepare() {
     RETURN_IF_ERROR(PoisonStepMemory());
     ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create());
+    kernels_->set_rope_factors(options_.job.model.rope_factors);
     ASSIGN_OR_RETURN(feed_,
                      StepInputFeed::Create({.job = options_.job,
                                             .layout = program().layout,

@@ -175,6 +175,7 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
   ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
+  kernels_->set_rope_factors(job_.model.rope_factors);
   RETURN_IF_ERROR(BuildCommunication(options));
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,

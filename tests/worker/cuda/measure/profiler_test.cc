@@ -43,7 +43,7 @@ TEST(CudaProfilerTest, MeasuresWhatTheCostModelNeeds) {
     SCOPED_TRACE(PrecisionName(precision));
     job.training.precision = PrecisionName(precision);
     const auto request =
-        BuildProfileRequest(job.model, job.training, 1, kGpuProfileBudget);
+        BuildProfileRequest(job.model, job.training, 1, 1, kGpuProfileBudget);
     ASSERT_TRUE(request.ok()) << request.status();
     const HardwareProfile profile = Measure(*request, precision);
     const auto cost = CostModel::Create(profile);

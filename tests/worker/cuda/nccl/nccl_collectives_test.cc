@@ -287,7 +287,7 @@ absl::Status CheckTransfers(const Layout& layout, Rank rank,
   // Every rank in another order: lanes must not depend on each other.
   std::rotate(lanes.begin(), lanes.begin() + ToInt(rank) % lanes.size(),
               lanes.end());
-  // What a sender sends: by rank and direction.
+  // The values that a sender sends, by rank and direction.
   const auto sent_by = [](Rank sender, bool to_next) {
     return [=](int64_t i) { return Value(2 * ToInt(sender) + to_next, i); };
   };

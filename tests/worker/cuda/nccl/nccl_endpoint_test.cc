@@ -31,7 +31,7 @@ struct ncclComm {
 
 namespace {
 
-ncclComm* the_comm = nullptr;  // Of the test that runs.
+ncclComm* the_comm = nullptr;  // The running test's.
 
 class Use {
  public:

@@ -67,8 +67,8 @@ TEST(NcclFailureTest, CreationEndsWithoutAMember) {
                                           kNeverAborted)
                   .status();
           const absl::Duration took = MonotonicNow() - start;
-          // Whose time is over first gives up; NCCL then tells the others that
-          // it is gone.
+          // The rank whose time is over first gives up; NCCL then tells the
+          // others that it is gone.
           const bool expected =
               arrives
                   ? Says(failure, absl::StatusCode::kDeadlineExceeded,
@@ -124,7 +124,7 @@ TEST(NcclFailureTest, CreationCanBeGivenUp) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// What a training step does to communicators: calls on all of them, each on its
+// A training step as communicators see it: calls on all of them, each on its
 // stream, with work in between, captured into one graph.
 class Step {
  public:
@@ -352,9 +352,9 @@ absl::Status RunRound(const Round& round, int index, Rank rank,
 
 // Goal: when a rank is killed in the middle of steps replayed by a graph, every
 // survivor is done with its communicators within two seconds, ten times of ten,
-// and goes on with a new process in the lost one's place; likewise, without an
-// abort, when the rank dies while nobody communicates. Method: survivors live
-// through all rounds; layouts and victims alternate.
+// and goes on with a new process in the lost one's place. The same holds,
+// without an abort, when the rank dies while nobody communicates. Method:
+// survivors live through all rounds; layouts and victims alternate.
 TEST(NcclFailureTest, SurvivorsGoOnAfterALoss) {
   const int32_t num_ranks = std::min(4, CountDevices());
   ASSERT_GE(num_ranks, 2) << "this test needs two GPUs at least";

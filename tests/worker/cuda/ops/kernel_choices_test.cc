@@ -84,7 +84,7 @@ TEST(CudaTuningTest, NamesEntriesThatItCannotRead) {
   tuning.products[0].shape = "two words";
   EXPECT_THAT(std::string(ChoicesFor(tuning, kDevice).status().message()),
               HasSubstr("tuning.products[0]"));
-  // Of another device it is not read.
+  // The tuning of another device is not read.
   EXPECT_TRUE(ChoicesFor(tuning, "NVIDIA L4").ok());
 }
 

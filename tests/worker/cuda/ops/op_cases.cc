@@ -25,7 +25,12 @@ void AddNorms(std::vector<OpCase>& cases) {
                          .attributes = shape,
                          .has_d_residual = false});
       }
+      NormAttributes one_more = shape;
+      one_more.adds_one = true;
+      cases.push_back({"", OpKind::kRmsNormBackward, one_more});
       if (accumulate) continue;
+      cases.push_back({"", OpKind::kRmsNormForward, one_more});
+      cases.push_back({"", OpKind::kResidualRmsNormForward, one_more});
       for (const OpKind kind :
            {OpKind::kRmsNormForward, OpKind::kResidualRmsNormForward,
             OpKind::kLayerNormForward, OpKind::kResidualLayerNormForward}) {
@@ -40,8 +45,14 @@ void AddElementwise(std::vector<OpCase>& cases) {
            {1, 1}, {3, 7}, {33, 96}, {50, 1000}, {21, 1365}}) {
     for (const OpKind kind : {OpKind::kAdd, OpKind::kZero,
                               OpKind::kSwigluForward, OpKind::kSwigluBackward,
+                              OpKind::kGegluForward, OpKind::kGegluBackward,
                               OpKind::kGeluForward, OpKind::kGeluBackward}) {
       cases.push_back({"", kind, ElementwiseAttributes{rows, cols}});
+    }
+    for (const OpKind kind : {OpKind::kGeluForward, OpKind::kGeluBackward}) {
+      cases.push_back(
+          {"", kind,
+           ElementwiseAttributes{.rows = rows, .cols = cols, .erf = true}});
     }
   }
   cases.push_back({.what = "second",
@@ -112,6 +123,13 @@ void AddAttention(std::vector<OpCase>& cases) {
     for (const bool inverse : {false, true}) {
       shape.inverse = inverse;
       cases.push_back({"", OpKind::kRope, shape});
+      // The fast kernel turns sixteens.
+      for (const int64_t part : {int64_t{16}, shape.head_dim - 2}) {
+        AttentionAttributes partial = shape;
+        partial.rotary_dim = part;
+        partial.rotary_scale = 1.25;
+        cases.push_back({"", OpKind::kRope, partial});
+      }
     }
     shape.inverse = false;
     AttentionAttributes normed = shape;
@@ -122,11 +140,19 @@ void AddAttention(std::vector<OpCase>& cases) {
                            .high_freq_factor = 4,
                            .original_max_position_embeddings = 64};
     cases.push_back({"", OpKind::kQkNormRopeForward, normed});
+    AttentionAttributes one_more = normed;
+    one_more.adds_one = true;
+    one_more.rope_scaling = {.kind = RopeScalingKind::kLinear, .factor = 8};
+    cases.push_back({"", OpKind::kQkNormRopeForward, one_more});
+    cases.push_back({"", OpKind::kQkNormRopeBackward, one_more});
     for (const bool accumulate : {false, true}) {
       normed.accumulate = accumulate;
       cases.push_back({"", OpKind::kQkNormRopeBackward, normed});
     }
     AddAttentionOf(shape, cases);
+    AttentionAttributes capped = shape;
+    capped.softcap = 2;
+    AddAttentionOf(capped, cases);
     // Within a tile, and across tiles.
     for (const int64_t window : {5, 70}) {
       if (window >= shape.sequence_length) continue;
@@ -173,14 +199,27 @@ void AddVocabulary(std::vector<OpCase>& cases) {
                                      .loss_share = 1,
                                      .accumulate = accumulate};
       cases.push_back({"", OpKind::kLinearCrossEntropy, shape});
+      VocabAttributes capped = shape;
+      capped.softcap = 3;
+      cases.push_back({"", OpKind::kLinearCrossEntropy, capped});
+      VocabAttributes scaled = shape;
+      scaled.embedding_scale = 8.5;
       for (const bool deterministic : {false, true}) {
-        cases.push_back({.what = deterministic ? "deterministic" : "",
-                         .kind = OpKind::kEmbeddingBackward,
-                         .attributes = shape,
-                         .layout = {.tensor = 2},
-                         .coordinates = {.tensor = 1},
-                         .deterministic = deterministic});
+        for (const VocabAttributes& embedding : {shape, scaled}) {
+          cases.push_back({.what = deterministic ? "deterministic" : "",
+                           .kind = OpKind::kEmbeddingBackward,
+                           .attributes = embedding,
+                           .layout = {.tensor = 2},
+                           .coordinates = {.tensor = 1},
+                           .deterministic = deterministic});
+        }
       }
+      capped.loss_share = 0.5;
+      cases.push_back({.what = "sharded",
+                       .kind = OpKind::kCrossEntropyGradient,
+                       .attributes = capped,
+                       .layout = {.tensor = 2},
+                       .coordinates = {.tensor = 1}});
       VocabAttributes shard = shape;
       shard.loss_share = 0.5;
       for (const int32_t idx : {0, 1}) {
@@ -199,6 +238,16 @@ void AddVocabulary(std::vector<OpCase>& cases) {
                            .coordinates = {.tensor = idx}});
         }
         if (accumulate) continue;
+        cases.push_back({.what = "sharded",
+                         .kind = OpKind::kCrossEntropyStats,
+                         .attributes = capped,
+                         .layout = {.tensor = 2},
+                         .coordinates = {.tensor = idx}});
+        cases.push_back({.what = "sharded",
+                         .kind = OpKind::kEmbeddingForward,
+                         .attributes = scaled,
+                         .layout = {.tensor = 2},
+                         .coordinates = {.tensor = idx}});
         for (const OpKind kind :
              {OpKind::kEmbeddingForward, OpKind::kCrossEntropyStats,
               OpKind::kCrossEntropyLoss}) {

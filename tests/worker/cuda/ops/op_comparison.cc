@@ -101,7 +101,7 @@ bool IsResult(OpKind kind, size_t i) { return i < NumResults(kind); }
 
 double OpTolerance(const Instruction& instruction, size_t i,
                    Precision precision) {
-  constexpr double kOtherOrder = 2e-5;  // Of sums of thousands of products.
+  constexpr double kOtherOrder = 2e-5;  // For sums of thousands of products.
   constexpr double kRoundedOnce = 4e-3;
   if (precision == Precision::kFloat32) return kOtherOrder;
   switch (instruction.kind) {
@@ -120,7 +120,7 @@ double OpTolerance(const Instruction& instruction, size_t i,
       // As below; a mean is of numbers that were rounded before, and near zero.
       return i == 3 ? 2e-2 : i == 2 ? 2e-3 : 6e-3;
     case OpKind::kResidualRmsNormForward:
-      // What is normalised was rounded before.
+      // The normalised values were rounded before.
       return i == 2 ? 2e-3 : 6e-3;
     case OpKind::kRmsNormBackward:
     case OpKind::kLayerNormBackward:

@@ -27,12 +27,12 @@ struct OpDifference {
   // |actual - expected| / |expected|, both as vectors; |actual| where all that
   // is expected is zero. Not a number where any element is not, in one alone.
   double relative_error;
-  int64_t worst_idx;  // Of the largest difference.
+  int64_t worst_idx;  // The place of the largest difference.
   double worst_expected;
   double worst_actual;
 };
-// Of equally many elements. What is not finite in both, and alike, is no
-// difference.
+// Both have equally many elements. Elements that are not finite in both, and
+// alike, are no difference.
 OpDifference CompareElements(absl::Span<const double> expected,
                              absl::Span<const double> actual);
 std::string OpDifferenceToString(const OpDifference& difference);

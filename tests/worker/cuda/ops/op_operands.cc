@@ -188,7 +188,7 @@ class OperandMaker {
     result_.inputs[3] = {lse.begin(), lse.end()};
   }
 
-  // What a shard of the vocabulary says of each token.
+  // Appends the statistics that a shard of the vocabulary has of each token.
   void AppendStats(const VocabAttributes& a, const Values& hidden,
                    const Values& weight, const Values& targets,
                    int64_t vocab_begin, Values& stats) {

@@ -20,8 +20,8 @@ struct OpOperands {
   // By input of the GPU's last instruction, of which the CPU's has no more.
   // Values are such as either's types hold exactly.
   std::vector<std::vector<double>> inputs;
-  // By output, before the op: what is added to, else NaN or, in whole numbers,
-  // -1. Of an output that is an input too: nothing.
+  // By output, before the op: the values that are added to, else NaN or, in
+  // whole numbers, -1. Empty for an output that is an input too.
   std::vector<std::vector<double>> outputs;
   // Packed documents: of OpCase::num_documents, and one more.
   std::vector<int32_t> document_offsets;

@@ -35,7 +35,8 @@ using Values = std::vector<double>;
 constexpr int64_t kStep = 3;
 constexpr double kLearningRate = 1e-2;
 
-// Of both backends: two micro-batches of ids that tell places apart.
+// The batches of both backends: two micro-batches of ids that tell places
+// apart.
 class Batches : public BatchSource {
  public:
   absl::Status Fill(const BatchRequest& request,
@@ -63,7 +64,7 @@ bool KeepsLseBySequence(const OpCase& op, Precision precision) {
   return a != nullptr && precision == Precision::kBfloat16 &&
          op.num_documents == 0 && a->head_dim >= 64;
 }
-// What HeadsFirst() undoes.
+// The inverse of HeadsFirst().
 Values SequencesFirst(const Values& lse, const AttentionAttributes& a) {
   Values places(lse.size());
   for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<double>(i);
@@ -151,7 +152,7 @@ absl::StatusOr<std::vector<Values>> RunOnCpu(const OpCase& op,
   });
 }
 
-// What the trainer would have put on the device before the step.
+// The inputs that the trainer would have put on the device before the step.
 struct DeviceInputs {
   explicit DeviceInputs(const OpOperands& operands)
       : ids(3),

@@ -44,7 +44,7 @@ void Put(int value, DType dtype, int64_t i, std::vector<std::byte>& bytes) {
                             : std::memcpy(at, &narrow, 4);
 }
 
-// What each kind of call should find and leave.
+// Checks the values that each kind of call should find and leave.
 class Checker {
  public:
   Checker(const PeerStep& step, const Layout& layout, Rank rank,

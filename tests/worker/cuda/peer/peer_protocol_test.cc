@@ -16,14 +16,14 @@ namespace {
 // that they are of, or -1 while somebody writes them.
 class Ranks {
  public:
-  // What a rank's lane does, step after step; calls[c] of all ranks on one lane
-  // belong together.
+  // A call of a rank's lane, which runs its calls step after step; calls[c] of
+  // all ranks on one lane belong together.
   struct Call {
     std::vector<PeerAction> actions;
     std::vector<int32_t> members;  // Ranks by index in the group.
-    int32_t index;                 // Of this rank in it.
-    int id;                        // Of the call; equal on its members.
-    // What it leaves here, by the peer that sends it.
+    int32_t index;                 // This rank's in it.
+    int id;                        // The call's; equal on its members.
+    // Peers that send into buffers here.
     std::vector<int32_t> receives_from;
     int pair_lane;  // Flags of one pair and one way belong to one of these.
     int peer_pair_lane;
@@ -268,7 +268,7 @@ TEST(PeerProtocolTest, DrainsOnceReleased) {
       }
     }
   }
-  EXPECT_GT(num_stuck, 1000);  // Of 1200: else nothing was tested.
+  EXPECT_GT(num_stuck, 1000);  // Out of 1200: else nothing was tested.
 }
 
 // Goal: shards go where they belong. Method: by hand for the middle of three.

@@ -27,7 +27,7 @@ namespace millrace {
 // previous stage; collectives are of the tensor group.
 struct PeerCall {
   OpKind kind;
-  int64_t num_elements;  // Of the full tensor.
+  int64_t num_elements;  // In the full tensor.
   DType dtype = DType::kBfloat16;
   bool in_place = false;
 };

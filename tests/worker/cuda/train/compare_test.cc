@@ -38,7 +38,7 @@ class WholeSequences : public BatchSource {
 struct CompareCase {
   std::string name;
   ModelSpec model;
-  bool documents;  // That begin inside sequences.
+  bool documents;  // Whether some begin inside sequences.
   Recompute recompute = Recompute::kNone;
 };
 
@@ -112,7 +112,7 @@ absl::StatusOr<Comparison> RunCase(const CompareCase& c, Precision precision,
 // Goal: a whole training step on a GPU is the CPU's: every op by itself, and
 // one after the other. Method: CompareSteps on models that take the plain and
 // the fast kernels, with and without documents, with and without activations
-// that are computed again, two micro-batches each.
+// that are recomputed, two micro-batches each.
 TEST(CudaCompareTest, EveryOpOfAStepAgrees) {
   for (const CompareCase& c : Cases()) {
     for (const Precision precision :

@@ -156,8 +156,7 @@ bool BitEqual(const std::vector<std::vector<float>>& a,
                     });
 }
 
-// What the weights of one rank are in bf16, and what they are in full; those of
-// norms stay fp32.
+// The weights of one rank in bf16 and in full; those of norms stay fp32.
 class RoundedWeights {
  public:
   explicit RoundedWeights(Trainer& trainer) {
@@ -195,8 +194,8 @@ class RoundedWeights {
   std::vector<std::vector<float>> master_, rounded_;
 };
 
-// What the CPU learns in kCompared steps, with validation before and after. For
-// bf16 it computes with rounded weights.
+// The results of the CPU's kCompared steps, with validation before and after.
+// For bf16 it computes with rounded weights.
 struct Expected {
   double validation_before;
   std::vector<StepResult> results;

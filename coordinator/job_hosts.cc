@@ -1,0 +1,188 @@
+// What the hosts of a job share and must agree on: folders, the program, the
+// data; see job_runner.h.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/files.h"
+#include "base/units.h"
+#include "coordinator/job_runner.h"
+#include "coordinator/protocol/build_id.h"
+
+namespace millrace {
+namespace {
+
+// "node2, agent 1".
+std::string HostText(const protocol::AgentHello& agent) {
+  return absl::StrCat(agent.host(), ", agent ", agent.agent_idx());
+}
+
+std::string BuildText(const std::string& build_id) {
+  return build_id.empty() ? "an unknown build"
+                          : absl::StrCat("build ", build_id.substr(0, 12));
+}
+
+std::string DataText(const protocol::DataFacts& data) {
+  return absl::StrCat(FormatCount(static_cast<double>(data.num_tokens())),
+                      " tokens in ",
+                      FormatCount(static_cast<double>(data.num_documents())),
+                      " documents, fingerprint ",
+                      absl::Hex(data.fingerprint(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+std::string JobRunner::AddressOfHost(int32_t agent_idx) const {
+  const auto own = agent_routes_.find(agent_idx);
+  if (own == agent_routes_.end()) return "";
+  if (own->second.here != own->second.there) return own->second.there;
+  // An agent on this host may have come by an address that leads nowhere else.
+  // The others came by addresses that work.
+  std::map<std::string, int> votes;
+  for (const auto& [other_idx, route] : agent_routes_) {
+    if (route.here != route.there) ++votes[route.here];
+  }
+  const auto most = std::max_element(
+      votes.begin(), votes.end(),
+      [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == votes.end() ? own->second.here : most->first;
+}
+
+void JobRunner::WriteProbes() const {
+  // A folder that cannot be written is found by who needs it.
+  WriteFileAtomically(options_.run_directory + "/" + probe_, probe_)
+      .IgnoreError();
+  const std::string& checkpoints = job_.checkpoint.directory;
+  if (checkpoints.empty() || options_.num_agents == 1) return;
+  MakeDirectories(checkpoints).IgnoreError();
+  WriteFileAtomically(checkpoints + "/" + probe_, probe_).IgnoreError();
+}
+
+void JobRunner::RemoveProbes() const {
+  std::error_code gone_already;
+  for (const std::string& folder :
+       {options_.run_directory, job_.checkpoint.directory}) {
+    if (folder.empty()) continue;
+    std::filesystem::remove(folder + "/" + probe_, gone_already);
+  }
+}
+
+bool JobRunner::NeedsCheckpoints() const {
+  const CheckpointSpec& spec = job_.checkpoint;
+  if (options_.profile_only) return false;
+  const bool reads = spec.resume != "none" &&
+                     (spec.resume != "auto" || !spec.directory.empty());
+  return spec.at_end || spec.interval_steps > 0 || job_.exports.every > 0 ||
+         reads;
+}
+
+bool JobRunner::AllSeeCheckpoints() const {
+  if (options_.num_agents == 1) return true;
+  return std::all_of(agents_.begin(), agents_.end(), [](const auto& agent) {
+    return agent.second.sees_checkpoints();
+  });
+}
+
+absl::Status JobRunner::CheckSharedCheckpoints() const {
+  if (!NeedsCheckpoints() || AllSeeCheckpoints()) return absl::OkStatus();
+  const protocol::AgentHello& first = agents_.at(0);
+  if (!first.sees_checkpoints()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("checkpoint.directory ", CheckpointDirectory(),
+                     " cannot be written on ", first.host(),
+                     "; name a folder that all hosts can write"));
+  }
+  std::vector<std::string> blind;
+  for (const auto& [agent_idx, agent] : agents_) {
+    if (!agent.sees_checkpoints()) blind.push_back(agent.host());
+  }
+  blind.erase(std::unique(blind.begin(), blind.end()), blind.end());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "checkpoints need a folder that all hosts see under one path, and ",
+      absl::StrJoin(blind, ", "), " does not see ", CheckpointDirectory(),
+      " of ", first.host(),
+      "; set checkpoint.directory to a shared folder, or train without "
+      "checkpoints by checkpoint: {at_end: false, interval_steps: 0, resume: "
+      "none}: a failure then starts again from the first step"));
+}
+
+absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
+  for (const auto& [agent_idx, newcomer] : newcomers_) {
+    if (newcomer.instance == hello.instance()) return agent_idx;
+  }
+  const Newcomer newcomer = {hello.instance(), hello.host()};
+  if (hello.agent_idx() > 0) {  // An earlier coordinator gave it.
+    newcomers_[hello.agent_idx()] = newcomer;
+    return hello.agent_idx();
+  }
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    const auto known = newcomers_.find(i);
+    const bool on_first =
+        i == 0 && !options_.hosts.empty() && options_.hosts[0] == hello.host();
+    if (on_first ||
+        (known != newcomers_.end() && known->second.host == hello.host())) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("host ", hello.host(), " has joined already, as agent ",
+                       i, "; start one agent a host"));
+    }
+  }
+  for (int32_t i = 1; i < options_.num_agents; ++i) {
+    if (newcomers_.try_emplace(i, newcomer).second) return i;
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat("all ", options_.num_agents,
+                   " agents of the job have come; to train over more hosts, "
+                   "start it with a higher --agents"));
+}
+
+std::string JobRunner::BuildRefusal(const protocol::AgentHello& hello) const {
+  const std::string own = BuildId();  // Agent 0 runs this same program.
+  if (hello.build_id() == own) return "";
+  return absl::StrCat(HostText(hello), ", runs ", BuildText(hello.build_id()),
+                      " of millrace, and agent 0",
+                      options_.hosts.empty() ? "" : " on " + options_.hosts[0],
+                      " runs ", BuildText(own),
+                      "; put the same program on all hosts");
+}
+
+std::string JobRunner::DataRefusal(const protocol::AgentHello& hello) const {
+  for (const auto& [other_idx, other] : agents_) {
+    if (other_idx == hello.agent_idx() || !other.data_ready()) continue;
+    const protocol::DataFacts& a = other.data();
+    const protocol::DataFacts& b = hello.data();
+    if (a.tokenizer() != b.tokenizer()) {
+      return absl::StrCat(
+          "the hosts have different tokenizers: ", HostText(other), ", has ",
+          absl::Hex(a.tokenizer(), absl::kZeroPad16), ", ", HostText(hello),
+          ", has ", absl::Hex(b.tokenizer(), absl::kZeroPad16),
+          "; give all hosts the same data.tokenizer, and the same text if it "
+          "is trained on that");
+    }
+    if (a.fingerprint() != b.fingerprint() ||
+        a.num_tokens() != b.num_tokens() ||
+        a.num_documents() != b.num_documents()) {
+      return absl::StrCat("the hosts have different data: ", HostText(other),
+                          ", has ", DataText(a), "; ", HostText(hello),
+                          ", has ", DataText(b),
+                          "; give all hosts the same files");
+    }
+    if (a.evaluation() != b.evaluation()) {
+      return absl::StrCat(
+          "the hosts have different evaluation sets: ", HostText(other),
+          ", and ", HostText(hello), "; give all hosts the same files");
+    }
+  }
+  return "";
+}
+
+void JobRunner::OnAgentData(int32_t agent_idx) {
+  const std::string refusal = DataRefusal(agents_[agent_idx]);
+  if (!refusal.empty()) {
+    OnGaveUp({agent_idx, refusal, /*bad_input=*/true});
+  }
+}
+
+}  // namespace millrace

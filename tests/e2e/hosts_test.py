@@ -1,0 +1,325 @@
+"""Jobs over several hosts that share nothing but the network; see hosts.py.
+
+    hosts_test.py MILLRACE [TEST]...
+"""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+import hosts as hosts_module
+from hosts import Hosts, SKIPPED
+
+MILLRACE = ""
+TEXT = "tests/data/text"
+
+# Neither writes checkpoints nor looks for some: hosts that share no folder cannot.
+NO_CHECKPOINTS = "{at_end: false, interval_steps: 0, resume: none}"
+
+
+def job_text(hosts, steps=12, layout="auto", devices=2, batch=8,
+             checkpoint=NO_CHECKPOINTS, extra=""):
+    return f"""\
+name: tiny
+model: {{family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4, kv_heads: 2,
+        ffn_hidden: 64, sequence_length: 32}}
+data: {{text: [{hosts.private}/text/*.txt], cache_directory: {hosts.private}/cache}}
+training: {{steps: {steps}, global_batch: {batch}, seed: 3,
+           optimizer: {{learning_rate: 3e-3, warmup_steps: 5}}}}
+resources: {{devices_per_agent: {devices}, threads_per_device: 1}}
+layout: {layout}
+checkpoint: {checkpoint}
+output: {{directory: {hosts.private}/runs}}
+{extra}"""
+
+
+def write_job(hosts, number=1, **keys):
+    """Writes the job on one host alone and returns its path there."""
+    with open(hosts.folder_of(number) + "/job.yaml", "w") as file:
+        file.write(job_text(hosts, **keys))
+    return hosts.private + "/job.yaml"
+
+
+def copy_text(hosts, numbers):
+    for number in numbers:
+        shutil.copytree(TEXT, hosts.folder_of(number) + "/text")
+
+
+def run_folder(hosts, number=1):
+    """The newest run's folder of that host, as the machine sees it."""
+    return max(glob.glob(hosts.folder_of(number) + "/runs/tiny-2*"), key=os.path.getmtime)
+
+
+def records(hosts, file="metrics.jsonl"):
+    with open(f"{run_folder(hosts)}/{file}") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def curve(hosts):
+    return [(line["loss"], line["grad_norm"]) for line in records(hosts)]
+
+
+class HostsTest(unittest.TestCase):
+    def agent(self, hosts, job, exit_code=0, **keywords):
+        done = hosts.mpirun([MILLRACE, "agent", job], **keywords)
+        self.assertEqual(done.returncode, exit_code, done.stdout)
+        return done.stdout
+
+    def check_trains(self, num_hosts, layout):
+        """Trains over the hosts twice and on one host once, and compares the curves."""
+        with Hosts(num_hosts) as hosts:
+            copy_text(hosts, range(1, num_hosts + 1))
+            job = write_job(hosts, layout=layout)
+            self.agent(hosts, job)
+            first = curve(hosts)
+            self.assertEqual(len(first), 12)
+            own = os.listdir(run_folder(hosts, num_hosts) + "/logs")
+            self.assertEqual(sorted(own), [f"agent-{num_hosts - 1}.log",
+                                           *(f"worker-{2 * num_hosts - i:04}.log" for i in (2, 1))])
+            time.sleep(1.1)  # Run folders are named by the second.
+            self.agent(hosts, job)
+            self.assertEqual(curve(hosts), first)
+            time.sleep(1.1)
+            done = hosts.run(1, [MILLRACE, "run", "-n", str(2 * num_hosts), job],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             env=hosts.environment())
+            self.assertEqual(done.returncode, 0, done.stdout)
+            for (loss, _), (on_one_host, _) in zip(first, curve(hosts)):
+                self.assertLess(abs(loss - on_one_host), 2e-5 * abs(on_one_host))
+
+    # Goal: hosts that share nothing, not even the job file, train what one host trains, and
+    # repeat it bit for bit. Method: losses and gradient norms of every step.
+    def test_two_hosts_train(self):
+        self.check_trains(2, "{pipeline: 2, data: 2, tensor: 1, micro_batch: 2}")
+
+    def test_four_hosts_train(self):
+        self.check_trains(4, "{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}")
+
+    def check_refused(self, hosts, job, *words, **variables):
+        output = self.agent(hosts, job, exit_code=2, **variables)
+        for word in words:
+            self.assertIn(word, output)
+
+    # Goal: hosts that differ are refused before training, with host and difference named.
+    # Method: one difference at a time; then without it the job trains.
+    def test_refuses_hosts_that_differ(self):
+        global MILLRACE
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, checkpoint=NO_CHECKPOINTS)
+            write_job(hosts, number=2, steps=13)
+            self.check_refused(hosts, job, "node2, agent 1", "training.steps is 13 here and 12")
+            with open(hosts.folder_of(2) + "/job.yaml", "w") as file:
+                file.write("name: [\n")
+            self.check_refused(hosts, job, "node2, agent 1", "job.yaml")
+            os.remove(hosts.folder_of(2) + "/job.yaml")
+
+            text = sorted(glob.glob(hosts.folder_of(2) + "/text/*.txt"))[0]
+            with open(text, "a") as file:
+                file.write("One sentence more than on the other host.\n")
+            self.check_refused(hosts, job, "node1", "node2", "different")
+            shutil.rmtree(hosts.folder_of(2) + "/text")
+            self.check_refused(hosts, job, "node2, agent 1", "data")
+            copy_text(hosts, [2])
+
+            common = MILLRACE
+            try:
+                MILLRACE = hosts.private + "/millrace"
+                for number in (1, 2):
+                    shutil.copy(common, hosts.folder_of(number) + "/millrace")
+                other = hosts.folder_of(2) + "/millrace"
+                subprocess.run(["objcopy", "--remove-section=.note.gnu.build-id", other],
+                               check=True)
+                self.check_refused(hosts, job, "node2, agent 1", "an unknown build", "node1")
+            finally:
+                MILLRACE = common
+            self.agent(hosts, job)
+
+    # Goal: a job whose checkpoints cannot work over these hosts is refused before it trains,
+    # and works once they share the folder, which nobody has to say. Method: the same job with
+    # a private folder and with one that both see; then it resumes.
+    def test_checkpoints_need_a_shared_folder(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, checkpoint="{interval_steps: 6}")
+            self.check_refused(hosts, job, "node2 does not see", "checkpoint.directory")
+            shared = hosts.folder + "/shared"
+            for steps in (6, 12):
+                job = write_job(hosts, steps=steps,
+                                checkpoint=f"{{interval_steps: 6, directory: {shared}}}")
+                self.agent(hosts, job)
+            self.assertEqual([line["step"] for line in records(hosts)], list(range(7, 13)))
+            self.assertEqual(sorted(os.listdir(shared)), ["step-00000006", "step-00000012"])
+
+    # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
+    # log on agent 0's host. Method: kill one of node2's workers.
+    def test_names_the_host_of_a_dead_rank(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, steps=4000)
+            with subprocess.Popen(hosts.mpirun_command([MILLRACE, "agent", job]), text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  env=hosts.environment()) as process:
+                lines = []
+                for line in process.stdout:
+                    lines.append(line)
+                    if line.startswith("step"):
+                        break
+                worker = hosts.run(2, ["pgrep", "-f", f"worker --coordinator .* --rank 3 .*"
+                                       f"{hosts.private}"], capture_output=True)
+                os.kill(int(worker.stdout.split()[0]), 9)
+                for line in process.stdout:
+                    lines.append(line)
+                    if line.startswith("training again"):
+                        break
+                process.terminate()
+                lines += process.stdout.readlines()
+            output = "".join(lines)
+            self.assertIn("rank 3 (node2) died: killed by signal 9", output)
+            with open(run_folder(hosts) + "/logs/worker-0003.log") as log:
+                self.assertIn("The end of node2:", log.read())
+
+    # Goal: the job's keys and the environment choose the network, IPv6 as well as IPv4. Method:
+    # look at where workers say that they listen, by the agent's record of them.
+    def test_the_network_is_chosen(self):
+        cases = [
+            ("network: {subnet: 'fd77::/64', ports: 20000-20010}", {}, r"fd77::"),
+            ("network: {interface: '^decoy,wlan'}", {}, r"10\.77\.0\."),
+            ("network: {interface: '=eth0'}", {"NCCL_SOCKET_IFNAME": "decoy0"}, r"10\.77\.0\."),
+            ("", {"GLOO_SOCKET_IFNAME": "eth"}, r"10\.77\.0\."),
+        ]
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            for extra, variables, address in cases:
+                job = write_job(hosts, steps=6, extra=extra)
+                self.agent(hosts, job, **variables)
+                for number in (1, 2):
+                    with open(f"{run_folder(hosts, number)}/logs/agent-{number - 1}.log") as log:
+                        self.assertRegex(log.read(), f"at {address}{number}, over eth0")
+                time.sleep(1.1)  # Run folders are named by the second.
+
+    # Goal: a network that cannot work is refused with the reason and what there is. Method: a
+    # key or variable that suits no interface, ports that are taken, and none that is open.
+    def test_explains_networks_that_cannot_work(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, extra="network: {interface: ib}")
+            self.check_refused(hosts, job, "network.interface ib", "eth0 (10.77.0.1)", "fd77::1")
+            job = write_job(hosts, extra="network: {subnet: 10.0.0.1}")
+            self.check_refused(hosts, job, "network.subnet", "expected a subnet")
+            job = write_job(hosts)
+            self.check_refused(hosts, job, "GLOO_SOCKET_IFNAME ib", GLOO_SOCKET_IFNAME="ib")
+            # Only node2 lacks the interface.
+            hosts.run(1, ["ip", "link", "add", "only1", "type", "bridge"], check=True)
+            hosts.run(1, ["sh", "-c", "ip addr add 10.78.0.1/24 dev only1; ip link set only1 up"],
+                      check=True)
+            job = write_job(hosts, extra="network: {interface: 'only1'}")
+            output = self.agent(hosts, job, exit_code=1)
+            self.assertIn("no coordinator for 30s at 10.78.0.1:", output)
+            self.assertIn("agent 1 (node2)", output)
+
+    def start_agent(self, hosts, number, words, **variables):
+        return subprocess.Popen(hosts.command_on(number) + [MILLRACE, "agent", *words], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env=hosts.environment(**variables))
+
+    def end_agent(self, process, exit_code=0):
+        output = process.communicate(timeout=240)[0]
+        self.assertEqual(process.returncode, exit_code, output)
+        return output
+
+    # Goal: agents find each other without any launcher, whoever comes first, and nobody else
+    # gets in. Method: one command a host, as ssh or systemd would start it; then a second
+    # agent of a host, secrets that are none or that others may read, and an address that is none.
+    def test_joins_without_a_launcher(self):
+        with Hosts(3) as hosts:
+            copy_text(hosts, [1, 2, 3])
+            job = write_job(hosts, devices=1, batch=6, layout="{pipeline: 1, data: 3}")
+            secret = hosts.private + "/secret"
+            for number in (1, 2, 3):
+                with open(hosts.folder_of(number) + "/secret", "w") as file:
+                    file.write("0123456789abcdef\n")
+                os.chmod(hosts.folder_of(number) + "/secret", 0o600)
+            joining = ["--join", "node1:4711", "--secret-file", secret]
+            early = self.start_agent(hosts, 2, joining)
+            first = self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
+                                                "--secret-file", secret])
+            lines = []
+            for line in first.stdout:
+                lines.append(line)
+                if "waiting for agent 2 of 3" in line:
+                    break
+            twice = self.start_agent(hosts, 2, joining)
+            self.assertIn("node2 has joined already, as agent 1", self.end_agent(twice, 2))
+            os.chmod(hosts.folder_of(3) + "/secret", 0o644)
+            self.assertIn("chmod 600", self.end_agent(self.start_agent(hosts, 3, joining), 2))
+            self.assertIn("MILLRACE_SECRET", self.end_agent(
+                self.start_agent(hosts, 3, ["--join", "node1:4711"]), 2))
+            self.assertIn("HOST:PORT", self.end_agent(
+                self.start_agent(hosts, 3, ["--join", "node1"],
+                                 MILLRACE_SECRET="0123456789abcdef"), 2))
+            late = self.start_agent(hosts, 3, ["--join", "[fd77::1]:4711"],
+                                    MILLRACE_SECRET="0123456789abcdef")
+            self.end_agent(first)
+            self.end_agent(early)
+            self.end_agent(late)
+            self.assertEqual(len(curve(hosts)), 12)
+
+    # Goal: srun without PMIx starts one job, not one for each process; without a secret it says
+    # what to do. Method: Slurm's variables, as srun sets them, on two hosts.
+    def test_joins_under_srun_without_pmix(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, layout="{pipeline: 2, data: 2, tensor: 1, micro_batch: 2}")
+            common = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0",
+                      "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0",
+                      "SLURM_STEP_NODELIST": "node[1-2]"}
+            for variables in ({}, {"MILLRACE_SECRET": "0123456789abcdef"}):
+                agents = [self.start_agent(hosts, i + 1, [job], SLURM_PROCID=str(i),
+                                           SLURM_NODEID=str(i), **common, **variables)
+                          for i in range(2)]
+                outputs = [self.end_agent(agent, 0 if variables else 2) for agent in agents]
+                if not variables:
+                    self.assertIn("srun --mpi=pmix", outputs[0])
+            self.assertEqual(len(curve(hosts)), 12)
+
+    # Goal: the hosts are what the other tests take them for. Method: ask each who it is, what
+    # its first interface is, whom it reaches and whose files it sees, through mpirun.
+    def test_hosts_are_separate_and_reach_each_other(self):
+        with Hosts(2) as hosts:
+            with open(hosts.folder_of(2) + "/only_here", "w"):
+                pass
+            script = (f"echo $(hostname) $(ls {hosts.private}) $(ls /sys/class/net | wc -l)"
+                      " $(ip -o addr | grep -v ' lo ' | head -1 | cut -d' ' -f2)")
+            done = hosts.mpirun(["sh", "-c", script])
+            lines = sorted(line for line in done.stdout.splitlines() if line.startswith("node"))
+            self.assertEqual(len(lines), 2, done.stdout)
+            self.assertIn("decoy0", lines[0])
+            self.assertNotIn("only_here", lines[0])
+            self.assertIn("only_here", lines[1])
+            listen = ("import socket; s = socket.create_server(('::', 7777),"
+                      " family=socket.AF_INET6, dualstack_ipv6=True); print('up', flush=True);"
+                      " [s.accept() for _ in range(2)]")
+            server = subprocess.Popen(hosts.command_on(1) + ["python3", "-c", listen],
+                                      stdout=subprocess.PIPE, text=True)
+            server.stdout.readline()
+            connect = "import socket, sys; socket.create_connection((sys.argv[1], 7777), 5)"
+            for address in ("10.77.0.1", "fd77::1"):
+                tried = hosts.run(2, ["python3", "-c", connect, address], capture_output=True)
+                self.assertEqual(tried.returncode, 0, tried.stderr)
+            server.wait()
+            server.stdout.close()
+
+
+if __name__ == "__main__":
+    MILLRACE = sys.argv.pop(1)
+    reason = hosts_module.WhyNot()
+    if reason:
+        print(f"SKIPPED, nothing was tested: {reason}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)

@@ -1,0 +1,47 @@
+// An agent's part of the coordinator's job: the job itself, the host's devices,
+// and the folder where the host keeps its logs.
+
+#ifndef MILLRACE_WORKER_AGENT_HOST_JOB_H_
+#define MILLRACE_WORKER_AGENT_HOST_JOB_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/protocol/millrace.pb.h"
+#include "planner/job/job.h"
+#include "worker/agent/network.h"
+#include "worker/backend/agent_devices.h"
+
+namespace millrace {
+
+struct HostJob {
+  JobSpec job;
+  AgentDevices devices;
+  // The coordinator's where this host sees it, else one of the host's own.
+  std::string run_directory;
+  std::vector<HostAddress> addresses;  // Of this host.
+  bool sees_run_directory = false;
+  bool sees_checkpoints = false;
+};
+
+// `own_copy`: what this host's copy of the job file says; NotFound if it has
+// none, which is fine. `devices`: if they are known already. Creates the host's
+// run directory and prints warnings.
+//
+// Returns InvalidArgument if the copy cannot be read or says something else
+// than the coordinator's job, and the errors of FindAgentDevices() and of the
+// job's weights.
+absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
+                                const absl::StatusOr<JobSpec>& own_copy,
+                                const std::optional<AgentDevices>& devices,
+                                const HostShare& share);
+
+// FindAgentDevices(), with its warnings printed.
+absl::StatusOr<AgentDevices> FindDevices(const ResourceSpec& resources,
+                                         const HostShare& share);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_HOST_JOB_H_
