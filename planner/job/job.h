@@ -20,11 +20,12 @@ namespace millrace {
 struct DataSourceSpec {
   std::vector<std::string> files;  // Globs; of indexed data as DataSpec's.
   std::string format = "auto";     // "text", "jsonl", "parquet" or "indexed".
-  // What a record is: "text", trained wholly, "chat" or "preference".
+  // Each record is a text, trained wholly, or "chat", or "preference".
   std::string kind = "text";
-  std::string train_on = "assistant";  // Of chat; or "completion" or "all".
-  // Of records: the text. Of chat the messages, or empty: they have the usual
-  // names.
+  // The tokens of chat that are trained; or "completion" or "all".
+  std::string train_on = "assistant";
+  // The column of records that holds the text, or the messages of chat; empty
+  // for chat: the columns have their usual names.
   std::string column = "text";
   double weight = 1;  // Share of samples, beside the others' sum.
   bool is_chat() const { return kind == "chat"; }
@@ -46,8 +47,8 @@ struct DataSpec {
   double validation_fraction = 0.01;
   int64_t max_bytes = 0;        // Of text read; 0: all of it.
   int64_t broken_records = 10;  // More of them stop the job.
-  // Of chat sources:
-  std::string chat_template;  // A file; empty: what the tokenizer brings.
+  // These are for chat sources.
+  std::string chat_template;  // A file; empty: the tokenizer brings one.
   std::string chat_date;      // "2026-11-23", for templates; empty: none.
   bool packing = true;        // Several samples share a sequence.
   std::string long_samples = "cut";  // Longer than a sequence: "cut", "drop".

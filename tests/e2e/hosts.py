@@ -14,6 +14,7 @@ Needs root, iproute2 and util-linux. Tests that may run without them ask WhyNot(
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -60,12 +61,32 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
+        self._EndProcesses()
         # A namespace lives as long as a process in it.
         for process in self._processes.values():
             process.stdin.close()
             process.stdout.close()
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _EndProcesses(self):
+        """Ends what a test left running on the hosts, known by the hosts' own networks."""
+        def network_of(pid):
+            try:
+                return os.stat(f"/proc/{pid}/ns/net").st_ino
+            except OSError:
+                return None  # It has ended.
+
+        own = {process.pid for process in self._processes.values()}
+        networks = {network_of(pid) for pid in own}
+        # A host that failed to start is still in the machine's network.
+        networks -= {None, network_of("self")}
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) not in own and network_of(name) in networks:
+                try:
+                    os.kill(int(name), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
 
     def folder_of(self, number):
         """The machine's path of host `number`'s private folder."""

@@ -90,7 +90,7 @@ class TemplateRunner {
     return absl::ResourceExhaustedError("the template makes too much text");
   }
 
-  // What a macro generates stays marked where its text is printed as it is.
+  // A macro's generation stays marked where its text is printed as it is.
   absl::Status PrintValueOf(const Expression& expression) {
     printed_ = &expression;
     generated_by_printed_.clear();

@@ -121,7 +121,7 @@ class BatchSource {
 // The data of one source, which a job reads alone or as a part of a mixture.
 class SampleDataset : public BatchSource, public SampleSource {
  public:
-  // What became of the records' samples, for people; empty: nothing to say.
+  // Says for people how records became samples; empty: nothing to say.
   virtual std::string Describe() const { return ""; }
 };
 

@@ -100,7 +100,7 @@ class Preparation {
     return absl::OkStatus();
   }
 
-  // What chat sources need beside the tokenizer.
+  // Reads template and special tokens, where a source is of chat.
   absl::Status FindTemplate() {
     const auto chat = std::ranges::find_if(sources_, &DataSource::has_samples);
     if (chat == sources_.end()) return absl::OkStatus();

@@ -19,7 +19,7 @@ struct EncodedRecord {
   TextVerdict verdict = TextVerdict::kText;
   bool is_empty = false;
   std::string broken;   // Why; empty: it is not.
-  absl::Status status;  // What ends the conversion.
+  absl::Status status;  // An error ends the conversion.
   std::vector<int32_t> tokens;
   // One a token, 0 or 1, where the encoder marks what is trained.
   std::vector<uint8_t> trained;

@@ -67,7 +67,7 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
     const char* error;
   } cases[] = {
       {"\"llama\"", "\"bloom\"", "config.json:3: model_type: found 'bloom'"},
-      {"\"llama\"", "\"gemma2\"", "config.json:3: model_type: found 'gemma2'"},
+      {"\"llama\"", "\"gemma\"", "config.json:3: model_type: found 'gemma'"},
       {"LlamaForCausalLM", "MixtralForCausalLM",
        "config.json:2: architectures: found 'MixtralForCausalLM'"},
       {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}",

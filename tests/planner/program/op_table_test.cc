@@ -96,6 +96,8 @@ TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
       {"attention_backward", 1310720, 98304, 49152},
       {"swiglu_forward", 163840, 393216, 196608},
       {"swiglu_backward", 327680, 655360, 327680},
+      {"geglu_forward", 360448, 393216, 196608},
+      {"geglu_backward", 655360, 655360, 327680},
       {"gelu_forward", 327680, 262144, 131072},
       {"gelu_backward", 589824, 393216, 196608},
       {"linear_cross_entropy", 201326592, 2162688, 1097728},
@@ -181,8 +183,13 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
   gpt2.norm = NormKind::kLayer;
   gpt2.feed_forward = FeedForward::kGelu;
   gpt2.qkv_bias = gpt2.linear_bias = true;
+  ModelSpec gemma = TestModel();
+  gemma.feed_forward = FeedForward::kGeglu;
+  gemma.norm_adds_one = gemma.output_norms = gemma.scales_embedding = true;
+  gemma.sliding_window = gemma.sequence_length / 2;
+  gemma.global_layer_period = 2;
   std::set<OpKind> seen;
-  for (const ModelSpec& model : {TestModel(), with_options, gpt2}) {
+  for (const ModelSpec& model : {TestModel(), with_options, gpt2, gemma}) {
     for (const Layout& layout : layouts) {
       SCOPED_TRACE(LayoutToString(layout));
       for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
