@@ -279,18 +279,6 @@ void EmitZeroScalars(GraphBuilder& builder) {
                 .name = "zero_scalars",
                 .attributes = ElementwiseAttributes{.rows = 1, .cols = 2},
                 .outputs = {summed}});
-  const int64_t num_of_pairs =
-      NumStepScalars(builder.layout()) - kNumStepScalars;
-  if (num_of_pairs == 0) return;
-  const TensorId of_pairs =
-      builder.AddView("scalars/of_pairs", builder.graph().persistent.scalars,
-                      kNumStepScalars, {num_of_pairs});
-  builder.Emit(
-      {.kind = OpKind::kZero,
-       .phase = Phase::kForward,
-       .name = "zero_scalars_of_pairs",
-       .attributes = ElementwiseAttributes{.rows = 1, .cols = num_of_pairs},
-       .outputs = {of_pairs}});
 }
 
 void EmitReduceScalars(GraphBuilder& builder) {

@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-// Zeroes what the step adds to: all scalars but the stop vote, which the worker
-// sets before the step.
+// Zeroes the loss and the squared norm, to which the step adds. The worker sets
+// the other scalars before the step.
 void EmitZeroScalars(GraphBuilder& builder);
 
 // Sums the step's scalars over the world, so that all ranks act alike.

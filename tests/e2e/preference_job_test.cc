@@ -40,7 +40,8 @@ std::string PairsOfAnswers(int count) {
 }
 
 struct PairJob {
-  std::string layout = "{data: 2, zero: 1}";
+  // Pinned, so that runs that are compared have one layout.
+  std::string layout = "{data: 2, zero: 1, micro_batch: 2}";
   std::string objective = "dpo";
   std::string kind = "preference";
   std::string resume = "none";

@@ -99,8 +99,7 @@ class CpuTrainer final : public Trainer {
         inputs_.token_scale,
         TokenScaleOf(trained_share, inputs_.step, job_.training.global_batch));
     double* scalars = Buffer<double>(programs_->training.scalars_buffer);
-    scalars[kStopVoteScalar] = request.vote_to_stop ? 1 : 0;
-    scalars[kSpareScalar] = 0;
+    SetVote(request.vote_to_stop, scalars);
     RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step));
     completed_steps_ = inputs_.step;
 
@@ -207,6 +206,12 @@ class CpuTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
+  // Sets the scalars that no instruction zeroes.
+  void SetVote(bool vote, double* scalars) const {
+    std::fill(scalars + kStopVoteScalar, scalars + NumStepScalars(layout_), 0);
+    if (vote) scalars[kStopVoteScalar] = 1;
+  }
+
   // Returns the pass's scalars, summed over the world.
   absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote) {
     // A BufferId means something in its own Program only.
@@ -214,8 +219,7 @@ class CpuTrainer final : public Trainer {
     double* scalars = reinterpret_cast<double*>(
         arenas_->At(validation.buffers[validation.scalars_buffer]));
     inputs_.step = batch;
-    scalars[kStopVoteScalar] = vote ? 1 : 0;
-    scalars[kSpareScalar] = 0;
+    SetVote(vote, scalars);
     RETURN_IF_ERROR(executor_->Run(*validation_, batch));
     return scalars;
   }

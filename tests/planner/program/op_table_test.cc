@@ -104,6 +104,7 @@ TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
       {"cross_entropy_stats", 67108864, 1081344, 540672},
       {"cross_entropy_gradient", 201326592, 2162688, 1097728},
       {"cross_entropy_loss", 16384, 114688, 114688},
+      {"preference_loss", 32768, 196608, 196608},
       {"all_gather", 0, 1048576, 1048576},
       {"reduce_scatter", 0, 1048576, 1048576},
       {"all_reduce", 0, 1048576, 1048576},
@@ -168,6 +169,8 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
       layout.precision = precision;
       layouts.push_back(layout);
       layout.gradient_reduction = Precision::kBfloat16;
+      layouts.push_back(layout);
+      layout.objective = Objective::kPreference;
       layouts.push_back(layout);
     }
   }

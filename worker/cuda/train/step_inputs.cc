@@ -18,7 +18,6 @@ namespace {
 // Room for documents of this many tokens on average, beside a sequence each.
 constexpr int64_t kTokensPerDocument = 128;
 constexpr int64_t kNumTrainingSlots = 2;
-constexpr int64_t kNumVotes = kNumStepScalars - kStopVoteScalar;
 constexpr int64_t kAlignment = 256;  // Bytes, for each array in a block.
 
 int64_t ArrayBytes(int64_t count) {
@@ -61,7 +60,8 @@ StepInputFeed::StepInputFeed(const StepInputOptions& options)
       num_tokens_(options.layout.micro_batch *
                   options.job.model.sequence_length),
       max_documents_(options.layout.micro_batch +
-                     num_tokens_ / kTokensPerDocument) {}
+                     num_tokens_ / kTokensPerDocument),
+      num_votes_(NumStepScalars(options.layout) - kStopVoteScalar) {}
 
 absl::StatusOr<std::unique_ptr<StepInputFeed>> StepInputFeed::Create(
     const StepInputOptions& options) {
@@ -231,7 +231,7 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueTrainingStep(
                                   options_.job.training.global_batch));
   }
   trained_share_ = slot.trained_share;
-  std::fill_n(slot.views.votes, kNumVotes, 0.0);
+  std::fill_n(slot.views.votes, num_votes_, 0.0);
   if (vote_to_stop) slot.views.votes[0] = 1;
   return EnqueueCopies(slot, scalars, stream);
 }
@@ -244,7 +244,7 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueValidationPass(
   *slot.views.optimizer = {.learning_rate = 0, .step = 1};
   *slot.views.token_scale = 1;
   trained_share_ = slot.trained_share;
-  std::fill_n(slot.views.votes, kNumVotes, 0.0);
+  std::fill_n(slot.views.votes, num_votes_, 0.0);
   if (vote) slot.views.votes[0] = 1;
   return EnqueueCopies(slot, scalars, stream);
 }
@@ -260,11 +260,11 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueCopies(
                                  static_cast<size_t>(BlockBytes()),
                                  cudaMemcpyHostToDevice, stream),
                  "copy a batch to the device"));
-  RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(scalars + kStopVoteScalar, slot.views.votes,
-                                 kNumVotes * sizeof(double),
-                                 cudaMemcpyHostToDevice, stream),
-                 "copy votes to the device"));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpyAsync(scalars + kStopVoteScalar, slot.views.votes,
+                      static_cast<size_t>(num_votes_) * sizeof(double),
+                      cudaMemcpyHostToDevice, stream),
+      "copy votes to the device"));
   return DocumentVariant(slot.num_documents, options_.layout.micro_batch,
                          max_documents_);
 }

@@ -127,6 +127,7 @@ class StepInputFeed {
   const int64_t num_microbatches_;
   const int64_t num_tokens_;  // In a micro-batch.
   const int64_t max_documents_;
+  const int64_t num_votes_;  // Scalars from kStopVoteScalar on.
   std::unique_ptr<DeviceBuffer<std::byte>> device_;
   CudaStepInputs inputs_{};
   std::vector<Slot> training_;    // Step k in slot k % 2.
