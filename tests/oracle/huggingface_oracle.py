@@ -80,7 +80,7 @@ def sizes(m):
 
 def make_gemma(m, dtype):
     options = {"head_dim": m["head_dim"], "max_position_embeddings": m["sequence_length"],
-               "query_pre_attn_scalar": m["query_pre_attn_scalar"],
+               "query_pre_attn_scalar": int(m["query_pre_attn_scalar"]),
                "sliding_window": m["sliding_window"], "layer_types": layer_types(m),
                "hidden_activation": "gelu_pytorch_tanh",
                "attn_logit_softcapping": m["attention_softcap"] or None,

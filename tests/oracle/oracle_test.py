@@ -104,7 +104,6 @@ class ComparisonTest(unittest.TestCase):
 
     def loss(self, dump, model, step, measured):
         tokens, targets, document_starts = dump.batch(step)
-        self.assertGreater(int(document_starts.max()), 0)  # Else masks go untested.
         return model.loss(tokens, targets, document_starts)
 
     def gradient_factor(self, dump):
@@ -112,8 +111,7 @@ class ComparisonTest(unittest.TestCase):
         return 1
 
     def check_step(self, dump, model, optimizer, step, measured):
-        tokens, targets, document_starts = dump.batch(step)
-        self.assertGreater(int(document_starts.max()), 0)  # Else masks go untested.
+        self.assertGreater(int(dump.batch(step)[2].max()), 0)  # Else masks go untested.
         optimizer.zero_grad()
         loss = self.loss(dump, model, step, measured)
         loss.backward()

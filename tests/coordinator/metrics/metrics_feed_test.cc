@@ -125,7 +125,8 @@ TEST_F(MetricsFeedTest, ServesTheNewestState) {
   EXPECT_THAT(answer, HasSubstr("version=0.0.4"));
   for (const char* line :
        {"# HELP millrace_loss Mean loss of the step's global batch in nats per "
-        "token.\n# TYPE millrace_loss gauge\nmillrace_loss{run=\"run-1\"} 1\n",
+        "token, or per pair.\n# TYPE millrace_loss "
+        "gauge\nmillrace_loss{run=\"run-1\"} 1\n",
         "\nmillrace_step{run=\"run-1\"} 2\n",
         "\nmillrace_planned_steps{run=\"run-1\"} 10\n",
         "\nmillrace_running{run=\"run-1\"} 1\n",

@@ -182,8 +182,8 @@ TEST(JobFileTest, CollectsErrors) {
             "job.yaml:12: training.steps: expected an integer of at least 1, "
             "found '0'\n"
             "job.yaml:13: training.batch: unknown key; known keys here: steps, "
-            "global_batch, seed, precision, gradient_reduction, deterministic, "
-            "gradient_clip_norm, "
+            "global_batch, seed, precision, gradient_reduction, objective, "
+            "dpo_beta, dpo_label_smoothing, deterministic, gradient_clip_norm, "
             "validation_interval_steps, validation_steps, optimizer");
 }
 

@@ -26,12 +26,14 @@ ProfileRequest RequestOf(int32_t num_ranks) {
     for (const OpKind kind :
          {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce}) {
       for (const int64_t bytes : {int64_t{4096}, int64_t{256} << 20}) {
-        request.communication.push_back({kind, size, bytes});
+        request.communication.push_back(
+            {.kind = kind, .group_size = size, .bytes = bytes});
       }
     }
   }
   for (const int64_t bytes : {int64_t{4096}, int64_t{64} << 20}) {
-    request.communication.push_back({OpKind::kSend, 2, bytes});
+    request.communication.push_back(
+        {.kind = OpKind::kSend, .group_size = 2, .bytes = bytes});
   }
   return request;
 }

@@ -151,6 +151,10 @@ double OpTolerance(const Instruction& instruction, size_t i,
     case OpKind::kClipFactor:
       return kOtherOrder;
     case OpKind::kEmbeddingForward:
+      return std::get<VocabAttributes>(instruction.attributes)
+                         .embedding_scale == 1
+                 ? 0
+                 : kRoundedOnce;
     case OpKind::kLoadBatch:
     case OpKind::kZero:
     case OpKind::kRoundGradients:

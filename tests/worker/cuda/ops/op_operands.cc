@@ -181,7 +181,8 @@ class OperandMaker {
                                     .num_heads = a.num_heads,
                                     .num_kv_heads = a.num_kv_heads,
                                     .head_dim = a.head_dim,
-                                    .window = a.window}},
+                                    .window = a.window,
+                                    .softcap = static_cast<float>(a.softcap)}},
                          1);
     CHECK(status.ok()) << status;
     result_.inputs[2] = Rounded({o.begin(), o.end()}, TypeOfInput(2));
@@ -197,6 +198,9 @@ class OperandMaker {
       for (int64_t v = 0; v < a.vocab_rows; ++v) {
         for (int64_t h = 0; h < a.hidden; ++h) {
           logits[v] += hidden[t * a.hidden + h] * weight[v * a.hidden + h];
+        }
+        if (a.softcap > 0) {
+          logits[v] = a.softcap * std::tanh(logits[v] / a.softcap);
         }
       }
       const double maximum = *std::max_element(logits.begin(), logits.end());

@@ -117,8 +117,14 @@ absl::StatusOr<std::vector<Values>> ReadOutputs(const Program& program,
 }
 
 absl::StatusOr<std::vector<Values>> RunOnCpu(const OpCase& op,
-                                             const OpOperands& operands) {
+                                             OpOperands operands) {
   const Program program = MakeOpProgram(op, Precision::kFloat32);
+  // The weights of tokens come last, on a GPU behind the logits that it kept.
+  const size_t num_inputs = program.instructions.back().inputs.size();
+  if (op.layout.trains_preferences() && operands.inputs.size() > num_inputs) {
+    operands.inputs[num_inputs - 1] = operands.inputs.back();
+    operands.inputs.resize(num_inputs);
+  }
   ASSIGN_OR_RETURN(MemoryBlock persistent, MemoryBlock::Allocate(0));
   ASSIGN_OR_RETURN(MemoryBlock step,
                    MemoryBlock::Allocate(program.step_arena_bytes));
