@@ -153,16 +153,12 @@ void TakeScaling(const Setting& type, std::span<const char* const> names,
 void TakeLongrope(const Setting& type, Importer& importer) {
   constexpr char kOriginal[] = "original_max_position_embeddings";
   const Setting* original = importer.Look(kOriginal);
-  // Newer files have it among the other rotary parameters, or in both places.
-  const Setting* nested = LookAtRope(importer, kOriginal);
+  const Setting* nested = LookAtRope(importer, kOriginal);  // Or in both.
   if (original == nullptr) original = nested;
   if (nested != nullptr && nested->value != original->value) {
-    importer.Error(
-        nested, nested->key,
-        absl::StrCat("found '", nested->value, "', but ", original->key,
-                     " on line ", original->line, " is ", original->value,
-                     "; give the same number in both places"));
-    return;
+    return importer.Error(nested, nested->key,
+                          absl::StrCat("found '", nested->value, "', but ",
+                                       kOriginal, " is ", original->value));
   }
   const Setting* stated = LookAtRope(importer, "attention_factor");
   const Setting* shorter = LookAtRope(importer, "short_factor");

@@ -96,6 +96,15 @@ TEST(ModelFolderFamiliesTest, TakesPartialRotaryPositions) {
   const ModelSpec longer = ModelOf(kPhi4Mini, 4097);
   EXPECT_EQ(longer.rope_factors, (std::vector<double>{1, 4.25, 60}));
   EXPECT_EQ(longer.rope_scaling, shorter.rope_scaling);
+  // Newer files have the first length in two places.
+  const auto with_both = [](const char* nested) {
+    return With(kPhi4Mini, "\"long_factor\"",
+                absl::StrCat("\"original_max_position_embeddings\": ", nested,
+                             ", \"long_factor\""));
+  };
+  EXPECT_EQ(ModelOf(with_both("4096"), 4097).rope_factors, longer.rope_factors);
+  EXPECT_THAT(ErrorWith(with_both("2048")),
+              HasSubstr("found '2048', but original_max_position_embeddings"));
   EXPECT_THAT(ErrorWith(With(kPhi4Mini, "0.75", "1.75")),
               HasSubstr("partial_rotary_factor: found '1.75'"));
   EXPECT_THAT(ErrorWith(With(kPhi4Mini, "[1.0, 4.25, 60.0]", "[1.0, 4.25]")),
