@@ -198,7 +198,8 @@ def check(folder):
     ours = {name: gradient.double() for name, gradient in
             in_their_names(m, gradients_of_ours).items()}
     head = "model.embed_tokens.weight" if m["ties_embedding"] else "lm_head.weight"
-    ours["logits"] = hidden @ weights[head].double().T
+    ours["logits"] = llama.softcapped(hidden @ weights[head].double().T,
+                                      m.get("logit_softcap", 0))
     ours["loss"] = torch.tensor(case["loss"], dtype=torch.float64)
     exact = {**gradients, "logits": logits, "loss": torch.tensor(loss, dtype=torch.float64)}
     limits = dict.fromkeys(exact, FP32_TOLERANCE)
