@@ -1,5 +1,5 @@
-// What the hosts of a job share and must agree on: folders, the program, the
-// data; see job_runner.h.
+// Checks what the hosts of a job share and must agree on: folders, the program,
+// the data. Part of JobRunner (job_runner.h).
 
 #include <algorithm>
 #include <filesystem>

@@ -16,7 +16,7 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
-// Of an agent that is not let in, as of a job that cannot work.
+// An agent that is refused ends with it, like a job that cannot work.
 constexpr int kRefusedExitCode = 2;
 // Between writes of time.json.
 constexpr absl::Duration kTimeInterval = absl::Seconds(5);

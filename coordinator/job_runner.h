@@ -171,7 +171,7 @@ class JobRunner {
   std::map<int32_t, SessionId> agent_sessions_;
   std::map<int32_t, SessionRoute> agent_routes_;
   std::map<Rank, SessionId> worker_sessions_;
-  std::map<int32_t, protocol::AgentHello> agents_;  // That have the job.
+  std::map<int32_t, protocol::AgentHello> agents_;  // Those with the job.
   struct Newcomer {
     uint64_t instance;
     std::string host;

@@ -116,7 +116,8 @@ class Server::Impl {
     std::shared_ptr<Connection> connection;
     SessionRoute route;
     std::chrono::steady_clock::time_point began;
-    std::string expected_token;  // Of its Hello; set by its Challenge.
+    std::string
+        expected_token;  // Its Hello must have it; set by its Challenge.
     bool authenticated = false;
   };
 

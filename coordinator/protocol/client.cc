@@ -412,7 +412,7 @@ class Client::Impl {
   absl::Time away_since_;
   mutable std::mutex mutex_;  // Guards what follows.
   std::string address_;
-  std::string errors_;  // Of the last tries, by address.
+  std::string errors_;  // Why the last tries failed, by address.
   std::condition_variable arrived_;
   std::deque<protocol::FromCoordinator> inbox_;
   bool gave_up_ = false;

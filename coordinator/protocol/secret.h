@@ -27,9 +27,9 @@ absl::StatusOr<std::string> MakeNonce();
 
 enum class Prover : uint8_t { kCoordinator, kPeer };
 
-// What only `prover` can say who knows the secret: HMAC-SHA256 under it, over
-// who speaks and both ends' nonces (RFC 2104), so that no earlier conversation
-// serves in this one and neither end can echo the other.
+// Returns the proof that `prover` knows the secret: HMAC-SHA256 (RFC 2104) with
+// the secret as key, over who speaks and both ends' nonces. So a proof of an
+// earlier conversation is worth nothing, and neither end can echo the other's.
 std::string ProofOf(absl::string_view secret, Prover prover,
                     absl::string_view peer_nonce,
                     absl::string_view coordinator_nonce);

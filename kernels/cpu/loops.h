@@ -74,7 +74,8 @@ struct CpuLoops {
                             float maximum);
   // x = cap tanh(x / cap).
   void (*cap)(float* x, int64_t num_elements, float cap);
-  // Of capped logits: exp(logit - maximum) factor (1 - (logit / cap)^2).
+  // Replaces capped logits by exp(logit - maximum) factor (1 - (logit /
+  // cap)^2).
   void (*capped_gradient)(float* logits, int64_t num_logits, float maximum,
                           float factor, float cap);
 

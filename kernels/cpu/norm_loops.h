@@ -18,7 +18,7 @@ inline float ReciprocalNorm(float sum_of_squares, int64_t hidden,
          __builtin_sqrtf(sum_of_squares / static_cast<float>(hidden) + epsilon);
 }
 
-// What is added to weights.
+// The number that a norm adds to its weights.
 inline float WeightOffset(bool adds_one) { return adds_one ? 1.0f : 0.0f; }
 
 // y = x * factor * (weight + offset) of one row.

@@ -30,7 +30,7 @@ struct RopeFrequencyScaling {
   bool is_linear = false;
   // [D/2]: what divides each frequency, above zero; null: nothing does.
   const double* divisors = nullptr;
-  double scale = 1;  // What all cosines and sines are multiplied by.
+  double scale = 1;  // A factor on all cosines and sines.
 };
 
 // InvalidArgument if sequence_length is below one, head_dim odd or below two,

@@ -23,7 +23,7 @@ struct EmbeddingForwardBf16Args {
   int64_t hidden;         // At least one.
   int64_t vocab_begin;    // Not negative.
   int64_t vocab_rows;     // At least one; less than 2^31.
-  float scale = 1;        // What rows are multiplied by.
+  float scale = 1;        // A factor on all rows.
 };
 
 struct EmbeddingBackwardBf16Args {

@@ -22,7 +22,7 @@ struct PlainEmbeddingForwardArgs {
   int64_t hidden;         // At least one.
   int64_t vocab_begin;    // Not negative.
   int64_t vocab_rows;     // At least one; below 2^31.
-  float scale = 1;        // What rows are multiplied by.
+  float scale = 1;        // A factor on all rows.
 };
 
 struct PlainEmbeddingBackwardArgs {

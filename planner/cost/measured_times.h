@@ -62,7 +62,7 @@ class MeasuredTimes {
   bool HasCopyEngines(OpKind kind) const;
   // Whether communication between hosts was measured.
   bool HasHosts() const;
-  double BestFlopsPerSecond() const;  // Of the best measured GEMM.
+  double BestFlopsPerSecond() const;  // The best measured GEMM's.
 
  private:
   double GemmWorkOf(const GemmAttributes& gemm) const;

@@ -113,7 +113,7 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
                                        weight_bytes * elements, group);
   };
   const GroupPlacement replicas = ReplicaGroup(layout, implementation);
-  // Of both kinds, whose parameters are alike.
+  // Both kinds of dense layers have the same parameters.
   const auto num_dense =
       static_cast<double>(stage.num_dense + stage.num_global);
   const RankParameters& dense =

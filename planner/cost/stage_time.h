@@ -58,7 +58,7 @@ struct StageKind {
   int64_t num_experts = 0;
   bool has_embedding = false;
   bool has_head = false;
-  int32_t first = 0;  // Of the stages of this kind.
+  int32_t first = 0;  // The first stage of this kind.
   // Where it has several chunks; with one chunk a stage they do not matter.
   LayerCounts first_chunk, last_chunk;
   bool is_like(const StageKind& other) const {

@@ -35,7 +35,7 @@ enum class LayerStep : uint8_t {
                 // gate and up.
   kRope,        // Rotary positions, in place.
   kAttend,      // Attention.
-  kActivation,  // Of the feed-forward block.
+  kActivation,  // The feed-forward block's.
   kOuter,       // The product that gives the block's output.
   kReduce,      // Its sum over the tensor axis.
   kOutputNorm,  // The norm of the block's output.

@@ -14,8 +14,8 @@ namespace {
 constexpr double kUnfusedPasses = 2.5;
 constexpr int32_t kUnfusedLaunches = 4;
 
-// What rotated elements are multiplied by. Both queries and keys are, so scores
-// are multiplied by its square.
+// The factor on rotated elements. Queries and keys both have it, so scores have
+// its square.
 double RotaryScale(const ModelSpec& model, const RopeScaling& scaling) {
   double scale =
       scaling.kind == RopeScalingKind::kLongrope ? scaling.attention_factor : 1;

@@ -45,7 +45,7 @@ struct DataSpec {
   std::string tokenizer = "auto";  // auto: trained on `text`; or a path.
   std::string end_of_document;     // A token; empty: the tokenizer's own.
   double validation_fraction = 0.01;
-  int64_t max_bytes = 0;        // Of text read; 0: all of it.
+  int64_t max_bytes = 0;        // Most text to read; 0 means all.
   int64_t broken_records = 10;  // More of them stop the job.
   // These are for chat sources.
   std::string chat_template;  // A file; empty: the tokenizer brings one.
@@ -158,7 +158,7 @@ struct GoodputSpec {
 // Named sets of held-out text, whose loss does not depend on the layout.
 struct EvaluationSpec {
   int64_t interval_steps = 0;  // 0: never while training.
-  int64_t max_sequences = 0;   // Of each set; 0: all of it.
+  int64_t max_sequences = 0;   // In each set; 0 means all.
   // By the set's name. Those of format "text" may hold .bin paths instead.
   std::map<std::string, DataSourceSpec> sets;
   friend bool operator==(const EvaluationSpec&,
@@ -179,14 +179,15 @@ struct MetricsSpec {
 struct NetworkSpec {
   std::string interface;  // As NCCL_SOCKET_IFNAME; empty: any.
   std::string subnet;     // "10.0.0.0/8"; empty: any.
-  std::string ports;      // Of the coordinator: "20000-20100"; empty: any.
+  std::string ports;      // The coordinator's: "20000-20100"; empty: any.
   friend bool operator==(const NetworkSpec&, const NetworkSpec&) = default;
 };
 
 struct JobSpec {
   std::string name;
   ModelSpec model;
-  // What the model leaves out of the one that it stands for; empty: nothing.
+  // Features that the model leaves out of the one that it stands for; empty:
+  // none.
   std::string model_approximates;
   // The folder of a Hugging Face model whose weights training starts from;
   // empty: random weights.

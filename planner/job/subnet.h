@@ -14,7 +14,7 @@ namespace millrace {
 struct Subnet {
   bool is_ipv6 = false;
   std::array<uint8_t, 16> bytes = {};  // The first four of IPv4.
-  int32_t num_bits = 0;                // Of the prefix.
+  int32_t num_bits = 0;                // The length of the prefix.
 
   // False for what is no address.
   bool Contains(absl::string_view address) const;

@@ -70,9 +70,9 @@ struct CopyEngineUse {
 
 inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
 
-// What a step minimizes (training.objective): the cross entropy of tokens, or
-// the loss of pairs of a preferred and a rejected answer (Rafailov et al.,
-// "Direct Preference Optimization", 2023).
+// The loss that a step minimizes (training.objective): the cross entropy of
+// tokens, or the loss of pairs of a preferred and a rejected answer (Rafailov
+// et al., "Direct Preference Optimization", 2023).
 enum class Objective : uint8_t { kCrossEntropy, kPreference };
 
 struct Layout {
@@ -89,17 +89,17 @@ struct Layout {
   int32_t interleave = 1;        // Chunks of layers a stage, with kInterleaved.
   int32_t micro_batch = 1;       // Sequences of one micro-batch.
   int32_t num_microbatches = 1;  // Per step and data replica.
-  // What the data axis, and with it the context axis, shards: nothing, the
-  // optimizer's state (1), gradients too (2), parameters too (3), as ZeRO's
-  // stages (Rajbhandari et al., 2020).
+  // ZeRO's stage (Rajbhandari et al., 2020). The data axis, and with it the
+  // context axis, shards nothing (0), the optimizer's state (1), gradients too
+  // (2), parameters too (3).
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
-  // Of training.gradient_reduction: what replicas send each other gradients of
-  // matrices in.
+  // The format in which replicas send each other the gradients of matrices
+  // (training.gradient_reduction).
   Precision gradient_reduction = Precision::kFloat32;
   Objective objective = Objective::kCrossEntropy;
   GemmFormat gemm_format = GemmFormat::kAsStored;
-  // Of all stages, or all that any of them computes again.
+  // All stages recompute this; where they differ, the union of all.
   Recompute recompute = Recompute::kNone;
   // Where stages differ, of each; else empty.
   std::vector<Recompute> recompute_by_stage;

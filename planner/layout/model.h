@@ -11,9 +11,9 @@
 
 namespace millrace {
 
-// What the feed-forward block computes between its projections. kSwiglu and
-// kGeglu have two inner projections, gate and up, the others one. kGelu and
-// kGeglu have GELU in its tanh form, kGeluErf has the exact one.
+// The function between the feed-forward block's projections. kSwiglu and kGeglu
+// have two inner projections, gate and up, the others one. kGelu and kGeglu
+// have GELU in its tanh form, kGeluErf has the exact one.
 enum class FeedForward : uint8_t {
   kSwiglu,
   kGelu,
@@ -174,7 +174,7 @@ struct ModelSpec {
   bool is_global_layer(int64_t layer) const {
     return global_layer_period > 0 && (layer + 1) % global_layer_period == 0;
   }
-  // Of the dense layers.
+  // Counts dense layers only.
   int64_t num_global_layers() const {
     return global_layer_period > 0 ? num_layers / global_layer_period : 0;
   }

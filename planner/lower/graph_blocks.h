@@ -52,11 +52,11 @@ class LayerEmitter {
     Weight key_norm;
     SavedNorm output_norm;      // Where the model norms the block's output.
     TensorId input = -1;        // The norm's output, gathered.
-    TensorId inner = -1;        // Of the inner product; query and key rotated.
+    TensorId inner = -1;        // The inner product's; query and key rotated.
     TensorId raw = -1;          // Query and key before their norms.
-    TensorId rstd = -1;         // Of these norms.
-    TensorId lse = -1;          // Of attention.
-    TensorId outer_input = -1;  // What attention or the activation gave.
+    TensorId rstd = -1;         // Reciprocal deviations of these norms.
+    TensorId lse = -1;          // Attention's log-sum-exps.
+    TensorId outer_input = -1;  // The output of attention or the activation.
   };
   Block& BlockOf(const LayerOp& op) {
     return blocks_[static_cast<size_t>(op.block)];

@@ -69,7 +69,7 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "rms_norm_forward",
      .attributes = kAttributesIndex<NormAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute},
-     // That of a block's output is recomputed with the output.
+     // A norm of a block's output is recomputed with the output.
      .recompute = Recompute::kNorm | Recompute::kOutput,
      .inputs = {Activation("x", {T, H}).JustWritten(),
                 Float32("weight", {H}).NotCounted()},

@@ -42,8 +42,8 @@ enum class SizeLetter : uint8_t {
   kStepScalars,     // NumStepScalars().
   // Letters of kinds that can only be planned:
   kProducts,      // Q: products of one shape.
-  kQueryTokens,   // Of this rank.
-  kValueHeadDim,  // Of a value, where it may differ from a key's.
+  kQueryTokens,   // This rank's.
+  kValueHeadDim,  // A value's, which may differ from a key's.
   kBytes,         // Moved or sent, where nothing else is known.
 };
 inline constexpr size_t kNumLetters =

@@ -261,11 +261,12 @@ using OpAttributes =
 // "m 512 n 768 k 256 trans_b accumulate": for printing and hashing.
 std::string AttributesToString(const OpAttributes& attributes);
 
-// What a step's scalars tensor holds ([NumStepScalars()] f64). Summed over the
-// world before the optimizer runs, so that every rank acts alike.
+// The places of a step's scalars tensor ([NumStepScalars()] f64). The tensor is
+// summed over the world before the optimizer runs, so that every rank acts
+// alike.
 enum StepScalar : int {
   kLossScalar = 0,         // Mean loss of the global batch, in nats per token.
-  kSquaredNormScalar = 1,  // Of the gradient, before clipping.
+  kSquaredNormScalar = 1,  // The gradient's, before clipping.
   kStopVoteScalar = 2,     // Above zero: all stop after this step.
   kSpareScalar = 3,
   kNumStepScalars = 4,

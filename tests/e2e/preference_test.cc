@@ -242,7 +242,7 @@ void ExpectSamePairSteps(const PairResult& actual, const PairResult& expected) {
                "chosen");
     ExpectNear(a.preference->rejected_reward, e.preference->rejected_reward,
                "rejected");
-    // Of the first step all margins are rounding errors.
+    // All margins of the first step are rounding errors.
     if (i > 0) {
       EXPECT_EQ(a.preference->accuracy, e.preference->accuracy);
     }

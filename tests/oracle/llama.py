@@ -203,7 +203,7 @@ class Llama(nn.Module):
             x = x + self.model.embed_positions.weight[:tokens.shape[1]]
         if self.m.get("scales_embedding", False):
             x = x * self.m["hidden"] ** 0.5
-        # Of layers without the window, and with it.
+        # For layers without the window, and with it.
         kinds = [(*rotary_tables(tokens.shape[1], self.m, x.dtype, sliding),
                   attention_bias(document_starts,
                                  self.m.get("sliding_window", 0) if sliding else 0, x.dtype))

@@ -1,5 +1,5 @@
-// What an agent tells of its host's data, so that hosts with other data than
-// the rest are found before training.
+// Describes a host's data to the coordinator, so that hosts with other data
+// than the rest are found before training.
 
 #ifndef MILLRACE_WORKER_AGENT_DATA_FACTS_H_
 #define MILLRACE_WORKER_AGENT_DATA_FACTS_H_

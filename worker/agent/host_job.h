@@ -21,7 +21,7 @@ struct HostJob {
   AgentDevices devices;
   // The coordinator's where this host sees it, else one of the host's own.
   std::string run_directory;
-  std::vector<HostAddress> addresses;  // Of this host.
+  std::vector<HostAddress> addresses;  // This host's.
   bool sees_run_directory = false;
   bool sees_checkpoints = false;
 };

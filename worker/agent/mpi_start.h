@@ -19,7 +19,7 @@ struct AgentPlace {
   int32_t agent_idx = 0;
   int32_t num_agents = 1;
   std::vector<std::string> hosts;  // Indexed by agent; empty if not known.
-  // What takes the place of `hosts` where they are not known.
+  // Stands for `hosts` where they are not known.
   int32_t agents_on_this_host = 1;
   int32_t idx_on_this_host = 0;
 

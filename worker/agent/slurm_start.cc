@@ -36,7 +36,8 @@ std::string FirstNode(absl::string_view list) {
   return absl::StrCat(node, numbers.substr(0, numbers.find_first_of("-,]")));
 }
 
-// That of one node in "2(x3),1": tasks of three nodes and of a fourth.
+// The number of one node in a list like "2(x3),1": three nodes with two tasks
+// each, and a fourth with one.
 absl::StatusOr<int32_t> TasksOfNode(const std::string& tasks_per_node,
                                     int32_t node_idx) {
   const char* name = "SLURM_STEP_TASKS_PER_NODE";

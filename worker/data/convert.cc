@@ -70,7 +70,8 @@ absl::StatusOr<ShardPlan> PlanShards(const DataSource& source,
   return plan;
 }
 
-// What a process that was killed left of a shard whose lock is now held.
+// Removes the files that a killed process left of a shard. The caller holds the
+// shard's lock.
 void RemoveLeftOvers(const std::string& prefix) {
   const std::filesystem::path path(prefix);
   const std::string name = path.filename().string();

@@ -67,8 +67,8 @@ struct Converted {
 absl::Status WriteShared(const std::string& folder, const std::string& path,
                          absl::string_view content);
 
-// What an earlier conversion left in the folder. NotFound or DataLoss if it is
-// not all there.
+// Reads the result of an earlier conversion from its folder. NotFound or
+// DataLoss if it is not all there.
 absl::StatusOr<Converted> LoadConverted(const std::string& folder);
 
 // InvalidArgument names the source and what to change: no record in it, too

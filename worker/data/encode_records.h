@@ -19,7 +19,7 @@
 namespace millrace {
 
 struct EncodeOptions {
-  std::string prefix;      // Of the token files.
+  std::string prefix;      // The token files'.
   std::string source_key;  // For messages.
   int64_t vocab_size = 0;
   int32_t num_threads = 1;

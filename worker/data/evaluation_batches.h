@@ -56,7 +56,8 @@ class EvaluationBatches : public BatchSource {
   absl::Status Fill(const BatchRequest& request,
                     const BatchPointers& out) override;
 
-  // Of a set or a sequence, the tokens with a target over all of the pass.
+  // The tokens of the set or sequence that have a target, over all tokens of
+  // the pass.
   absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
                                       int64_t global_batch) override;
 
@@ -65,7 +66,7 @@ class EvaluationBatches : public BatchSource {
 
   size_t num_sets() const { return sets_.size(); }
   const std::string& name(size_t set_idx) const { return sets_[set_idx].name; }
-  // Of a set, those that are read: all, or the first
+  // The sequences of a set that are read: all, or the first
   // evaluation.max_sequences.
   int64_t num_sequences(size_t set_idx) const {
     return sets_[set_idx].num_sequences;

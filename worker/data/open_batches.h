@@ -26,9 +26,10 @@ absl::StatusOr<std::unique_ptr<BatchSource>> OpenBatches(
 absl::StatusOr<std::unique_ptr<BatchSource>> PrepareAndOpenBatches(
     const JobSpec& job, int32_t num_threads);
 
-// What the job's steps read of each source, as a table for people: records,
-// tokens, weight, samples and epochs. Below it, of chat, how records fill
-// sequences: the samples of the table. Errors as of OpenBatches().
+// Describes how much the job's steps read from each source, as a table for
+// people: records, tokens, weight, samples and epochs. Chat sources have a line
+// below it about how records fill sequences, which are the table's samples.
+// Errors are those of OpenBatches().
 absl::StatusOr<std::string> DescribeEpochs(const JobSpec& job,
                                            const PreparedData& data);
 

@@ -268,7 +268,7 @@ class Preparation {
   const std::string cache_;
   std::vector<DataSource> record_sources_;  // Those that need the tokenizer.
   int64_t total_bytes_ = 0;
-  int64_t done_bytes_ = 0;  // Of the sources before.
+  int64_t done_bytes_ = 0;  // In the sources before.
   TokenizerFiles files_;
   ChatFiles chat_files_;                  // Read where a source is of chat.
   std::unique_ptr<Tokenizer> tokenizer_;  // Made when it is needed.

@@ -23,8 +23,8 @@ struct EncodedRecord {
   std::vector<int32_t> tokens;
   // One a token, 0 or 1, where the encoder marks what is trained.
   std::vector<uint8_t> trained;
-  // Of a pair: the first tokens are the chosen answer's, the others the
-  // rejected one's.
+  // Only for pairs: so many first tokens are the chosen answer's, the others
+  // the rejected one's.
   size_t num_chosen_tokens = 0;
 };
 

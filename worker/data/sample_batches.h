@@ -109,7 +109,7 @@ class SampleBatches : public SampleDataset, public PairSource {
   std::string Describe() const override { return DescribeSamples(counts_); }
   const SampleCounts& counts() const { return counts_; }
 
-  // Of pairs alone; others leave it out.
+  // Itself where samples are pairs, else none.
   std::vector<PairSource*> PairSources() override {
     if (!options_.pairs) return {};
     return {this};
@@ -133,8 +133,8 @@ class SampleBatches : public SampleDataset, public PairSource {
     int64_t begin;              // In the file.
     int64_t length;             // Places that it fills.
     int64_t num_trained;        // One of a pair.
-    int64_t chosen_length = 0;  // Of a pair: places of its first answer.
-    int64_t pair_idx = -1;      // Of a pair, in all files.
+    int64_t chosen_length = 0;  // Only for pairs: places of the first answer.
+    int64_t pair_idx = -1;      // Only for pairs: the number in all files.
   };
   // A sequence of a split.
   struct Row {
@@ -149,7 +149,8 @@ class SampleBatches : public SampleDataset, public PairSource {
                          std::vector<Sample>* samples);
   absl::Status AddPair(size_t file_idx, int64_t document_idx,
                        std::vector<Sample>* samples);
-  // Of the document's tokens but the first, in `length` places.
+  // Counts the trained ones of the document's tokens but the first, in `length`
+  // places.
   absl::StatusOr<int64_t> CountTrained(size_t file_idx, int64_t begin,
                                        int64_t length);
   absl::Status CheckBegins(size_t file_idx, int64_t document_idx) const;

@@ -26,7 +26,7 @@ struct DataSource {
   std::string column;
   std::string kind;  // DataSourceSpec's, as train_on.
   std::string train_on;
-  std::vector<SourceFile> files;       // Of records, in their order.
+  std::vector<SourceFile> files;       // Files with records, in order.
   std::vector<std::string> indexed;    // Else: paths of .bin/.idx.
   std::vector<std::string> unmatched;  // Globs without a file.
 

@@ -19,12 +19,12 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kAnswers = 2;  // Of a pair.
+constexpr int64_t kAnswers = 2;  // In a pair.
 // Changes with the meaning of the numbers.
 constexpr absl::string_view kReferencesVersion = "references 1";
 constexpr int64_t kMaxReferencesBytes = int64_t{1} << 34;
 
-// What decides the weights that training starts from.
+// A text that decides the weights that training starts from.
 std::string StartingWeightsKey(const JobSpec& job) {
   if (!job.model_from.empty()) return job.model_fingerprint;
   JobSpec model;
@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<float>> ComputeReferences(const JobSpec& job,
     ASSIGN_OR_RETURN(const AnswerPass pass,
                      trainer.RunAnswerPass(first / of_pass + 1,
                                            /*vote=*/false));
-    if (pass.log_probabilities.empty()) continue;  // Of another stage.
+    if (pass.log_probabilities.empty()) continue;  // Another stage has them.
     const int64_t end = std::min(first + of_pass, num_sequences);
     for (int64_t number = first; number < end; ++number) {
       const float* const of_sequence =

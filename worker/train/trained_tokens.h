@@ -39,7 +39,8 @@ inline absl::StatusOr<double> MeanOfPasses(double sum_of_means,
       "training.validation_steps or data.validation_fraction");
 }
 
-// Of a step's summed scalars, in a layout that trains preferences.
+// Computes them from a step's summed scalars, in a layout that trains
+// preferences.
 inline PreferenceMetrics PreferenceMetricsOf(const double* scalars,
                                              double token_scale) {
   return {.chosen_reward = scalars[kChosenRewardScalar] * token_scale,

@@ -71,7 +71,7 @@ struct StepResult {
   std::optional<RankTimeline> timeline;         // Where it was measured.
 };
 
-// What a validation pass says of the answers that it read.
+// A validation pass's results for the answers that it read.
 struct AnswerPass {
   // [data, tokens of a micro-batch]: where an answer begins its
   // log-probability, zero elsewhere. Empty on ranks of other stages than the

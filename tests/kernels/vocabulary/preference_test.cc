@@ -47,7 +47,7 @@ TEST(PreferenceLossTest, IsThePapers) {
       for (const int64_t t : problem.alone) {
         if (problem.targets[t] >= 0) loss += problem.CrossEntropy(t);
       }
-      // What was there is added to.
+      // The loss is added to the one that was there.
       EXPECT_NEAR(actual.loss, 1 + problem.scale * loss, 1e-6);
       EXPECT_NEAR(actual.chosen_reward, 1 + problem.scale * chosen_reward,
                   1e-6);

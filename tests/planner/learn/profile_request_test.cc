@@ -83,7 +83,7 @@ TEST(ProfileRequestTest, FillsEveryTable) {
     // A lone rank has no shards to gather and no peer to send to.
     if (num_ranks > 1) {
       kinds.insert(OpKind::kReceive);  // The other end of a measured send.
-      kinds.insert(OpKind::kCastParameters);  // Of bf16 Programs alone.
+      kinds.insert(OpKind::kCastParameters);  // Only bf16 Programs have it.
       // Those that no Llama has.
       for (const ModelSpec& model : {ModelWithOptions(), ModelOfGpt2()}) {
         const auto options =
@@ -155,7 +155,7 @@ TEST(ProfileRequestTest, MeasuresEachLevelOfTheNetwork) {
   EXPECT_EQ(MembersOf(across, Rank{4}, 8), (std::vector{Rank{2}, Rank{4}}));
   EXPECT_TRUE(MembersOf(across, Rank{1}, 8).empty());
   EXPECT_TRUE(MembersOf(across, Rank{6}, 8).empty());
-  // Of three hosts the last has none to send to.
+  // The last of three hosts has none to send to.
   EXPECT_EQ(NumBusyRanks(across, 12), 4);
 }
 

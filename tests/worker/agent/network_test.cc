@@ -10,7 +10,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a host with a container bridge first, Ethernet and InfiniBand shows.
+// The addresses of a host with a container bridge first, Ethernet and
+// InfiniBand.
 std::vector<HostAddress> ExampleAddresses() {
   return {{.interface = "lo", .address = "127.0.0.1", .is_loopback = true},
           {.interface = "docker0", .address = "172.17.0.1"},

@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-// What srun -N4 --ntasks=7 sets in its last process but one.
+// The variables that srun -N4 --ntasks=7 sets in its last process but one.
 std::map<std::string, std::string> ExampleVariables() {
   return {{"SLURM_STEP_NUM_TASKS", "7"},
           {"SLURM_PROCID", "5"},

@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-constexpr int64_t kChatVocabSize = 704;  // Of the tokenizer.
+constexpr int64_t kChatVocabSize = 704;  // The tokenizer's.
 
 // tokenizer.json, tokenizer_config.json and chat_template.jinja in `folder`,
 // which exists.

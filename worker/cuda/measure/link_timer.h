@@ -96,7 +96,7 @@ class CudaLinkTimer {
   // The size and ranks of a call. ShapeOf() returns InvalidArgument if there
   // can be no such call.
   struct Shape {
-    std::vector<Rank> members;  // Of this rank's group; empty: it only waits.
+    std::vector<Rank> members;  // This rank's group; empty: it waits.
     int32_t num_busy;           // Ranks that take part.
     int64_t num_elements;
   };
