@@ -106,7 +106,7 @@ inline constexpr char kPhi4Mini[] = R"({
 })";
 struct ConfigFolder {
   explicit ConfigFolder(const std::string& config) {
-    path = testing::TempDir() + "/model_folder_test";
+    path = absl::StrCat(testing::TempDir(), "/model_folder_test.", getpid());
     std::filesystem::remove_all(path);
     std::filesystem::create_directories(path);
     EXPECT_TRUE(WriteFileAtomically(path + "/config.json", config).ok());
