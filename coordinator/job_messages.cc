@@ -85,6 +85,12 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
     return;
   }
   const protocol::WorkerHello& worker = hello.worker();
+  const std::string refusal = StrangerRefusal(
+      absl::StrCat("the host of rank ", worker.rank()), worker.run_directory());
+  if (!refusal.empty()) {
+    Refuse(session, refusal);
+    return;
+  }
   const RankProcess process = {Rank{worker.rank()}, worker.incarnation()};
   peers_[session] = {.process = process};
   worker_sessions_[process.rank] = session;
@@ -96,21 +102,22 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
                       PhaseOf(worker.phase())});
 }
 
+void JobRunner::Refuse(SessionId session, absl::string_view reason) {
+  protocol::FromCoordinator message;
+  message.mutable_shutdown()->set_exit_code(kRefusedExitCode);
+  message.mutable_shutdown()->set_message(std::string(reason));
+  server_->Send(session, message);
+}
+
 void JobRunner::OnAgentHello(SessionId session,
                              const protocol::AgentHello& greeting) {
   protocol::AgentHello hello = greeting;
-  if (hello.instance() != 0) {
-    const absl::StatusOr<int32_t> agent_idx = IndexFor(hello);
-    if (!agent_idx.ok()) {
-      protocol::FromCoordinator message;
-      message.mutable_shutdown()->set_exit_code(kRefusedExitCode);
-      message.mutable_shutdown()->set_message(
-          std::string(agent_idx.status().message()));
-      server_->Send(session, message);
-      return;
-    }
-    hello.set_agent_idx(*agent_idx);
+  const absl::StatusOr<int32_t> agent_idx = IndexFor(hello);
+  if (!agent_idx.ok()) {
+    Refuse(session, agent_idx.status().message());
+    return;
   }
+  hello.set_agent_idx(*agent_idx);
   peers_[session] = {.agent_idx = hello.agent_idx()};
   agent_sessions_[hello.agent_idx()] = session;
   if (hello.agent_idx() == 0) {

@@ -66,9 +66,16 @@ class JobRunner {
   void OnClosed(SessionId session);
   void OnHello(SessionId session, const protocol::Hello& hello);
   void OnAgentHello(SessionId session, const protocol::AgentHello& greeting);
-  // The index of an agent that no launcher has numbered: the one it was given,
-  // or the next free one. AlreadyExists if all have come, or its host has an
-  // agent.
+  // Why a process that says to belong to that run is refused; empty if it is
+  // this one.
+  std::string StrangerRefusal(const std::string& host,
+                              const std::string& run_directory) const;
+  // Sends the reason to a process that takes no part, which then ends.
+  void Refuse(SessionId session, absl::string_view reason);
+  // The index of an agent: the launcher's, or for an agent that no launcher has
+  // numbered the one it was given, or the next free one. An error says why it
+  // may not take part: it is of an earlier job, its index is none of the job's,
+  // all have come, or its host has an agent.
   absl::StatusOr<int32_t> IndexFor(const protocol::AgentHello& hello);
   // Why an agent cannot take part, empty if it can: another program, other
   // data. Compares with agent 0, or with the first that has data.

@@ -130,6 +130,7 @@ class Agent {
     if (!host_job_.has_value()) return hello;
     const AgentDevices& devices = host_job_->devices;
     agent->set_has_job(true);
+    agent->set_run_directory(host_job_->run);
     agent->set_num_devices(devices.num_devices);
     agent->set_threads_per_device(devices.threads_per_device);
     agent->set_devices_on_host(devices.devices_on_host);
@@ -216,7 +217,8 @@ class Agent {
                       absl::StrCat(order.incarnation()), "--host-address",
                       address.address, "--device", absl::StrCat(DeviceOf(rank)),
                       "--threads", threads, "--heartbeat-ms",
-                      absl::StrCat(job.fault.heartbeat_interval_ms)},
+                      absl::StrCat(job.fault.heartbeat_interval_ms), "--run",
+                      host_job_->run},
         // More workers than cores are common on a CPU: waiting threads must
         // sleep, not spin.
         .environment = {{kSecretVariable, options_.secret},
