@@ -36,6 +36,8 @@ namespace {
 
 constexpr int kFailure = 1;
 constexpr char kExitWord[] = "exit";
+// Where agents of one host meet.
+constexpr char kThisHost[] = "127.0.0.1";
 
 int Fail(const absl::Status& status) {
   std::cerr << "millrace: " << status.message() << std::endl;
@@ -124,15 +126,20 @@ struct Opening {
   CoordinatorStart coordinator;
   std::string secret;
 };
-absl::StatusOr<Listener> Listen(const NetworkSpec& network,
+absl::StatusOr<Listener> Listen(const NetworkSpec& network, int32_t port,
                                 const AgentPlace& place) {
-  if (!place.SeveralHosts()) return Listener::Create();
+  if (!place.SeveralHosts()) {
+    return Listener::Create({kThisHost}, {.first = port, .last = port});
+  }
   ASSIGN_OR_RETURN(const std::vector<HostAddress> all, HostAddresses());
   ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
                    UsableAddresses(network, all));
   std::vector<std::string> addresses;
   for (const HostAddress& address : usable) {
     addresses.push_back(address.address);
+  }
+  if (port != 0) {
+    return Listener::Create(addresses, {.first = port, .last = port});
   }
   // The job was read: they are ports.
   return Listener::Create(addresses, *ParsePorts(network.ports));
@@ -149,9 +156,7 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
   if (secret.empty()) {
     ASSIGN_OR_RETURN(secret, MakeSecret());
   }
-  NetworkSpec network = job.network;
-  if (options.port != 0) network.ports = absl::StrCat(options.port);
-  absl::StatusOr<Listener> made = Listen(network, place);
+  absl::StatusOr<Listener> made = Listen(job.network, options.port, place);
   if (!made.ok()) return made.status();
   std::string run_directory;
   ASSIGN_OR_RETURN(run_directory, CreateRunDirectory(job, absl::Now()));
@@ -212,10 +217,11 @@ absl::StatusOr<AgentStart> MeetUnderSlurm(LaunchOptions* options,
     options->port = slurm.port;
     start.announcement = announce(slurm.place, *secret);
   } else {
-    ASSIGN_OR_RETURN(
-        start.announcement,
-        AnnouncementOf(absl::StrCat(slurm.first_node, ":", slurm.port),
-                       *secret));
+    const std::string host =
+        slurm.place.SeveralHosts() ? slurm.first_node : kThisHost;
+    ASSIGN_OR_RETURN(start.announcement,
+                     AnnouncementOf(absl::StrCat(host, ":", slurm.port),
+                                    *secret));
   }
   return start;
 }

@@ -271,7 +271,8 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(len(curve(hosts)), 12)
 
     # Goal: srun without PMIx starts one job, not one for each process; without a secret it says
-    # what to do. Method: Slurm's variables, as srun sets them, on two hosts.
+    # what to do. Method: Slurm's variables, as srun sets them, on two hosts and for two tasks
+    # of one host.
     def test_joins_under_srun_without_pmix(self):
         with Hosts(2) as hosts:
             copy_text(hosts, [1, 2])
@@ -286,7 +287,17 @@ class HostsTest(unittest.TestCase):
                 outputs = [self.end_agent(agent, 0 if variables else 2) for agent in agents]
                 if not variables:
                     self.assertIn("srun --mpi=pmix", outputs[0])
-            self.assertEqual(len(curve(hosts)), 12)
+            over_two = curve(hosts)
+            self.assertEqual(len(over_two), 12)
+            time.sleep(1.1)  # Run folders are named by the second.
+            common = {**common, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "node1",
+                      "SLURM_NODEID": "0", "SLURM_STEP_ID": "1", **variables}
+            agents = [self.start_agent(hosts, 1, [job], **{**common, "SLURM_PROCID": str(i),
+                                                           "SLURM_LOCALID": str(i)})
+                      for i in range(2)]
+            for agent in agents:
+                self.end_agent(agent)
+            self.assertEqual(curve(hosts), over_two)
 
     # Goal: the hosts are what the other tests take them for. Method: ask each who it is, what
     # its first interface is, whom it reaches and whose files it sees, through mpirun.
