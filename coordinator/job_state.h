@@ -197,10 +197,10 @@ struct JobStateOptions {
   absl::Duration heartbeat_timeout = absl::Seconds(10);
   // How long workers may take to report cleared after AbortOlder.
   absl::Duration clear_timeout = absl::Seconds(20);
-  // How long agents may take to join at first, and to come back after a lost
-  // connection.
+  // How long agents may take to join, and to come back after a lost connection
+  // or a restart of the coordinator.
   absl::Duration join_timeout = absl::Seconds(60);
-  // At first only; 0: join_timeout.
+  // How long they may take to join for the first time, if that is longer.
   absl::Duration first_join_timeout = absl::ZeroDuration();
   int32_t max_restarts = 100;
   // By agent, as far as the launcher says so.

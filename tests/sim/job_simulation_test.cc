@@ -164,6 +164,30 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
   EXPECT_EQ(kills[1].process, kills[0].process);
 }
 
+// Goal: people may take long to start agents, but an agent that does not come
+// back to a restarted coordinator is given up as soon as one that falls silent.
+// Method: both waits, by hand, for the second of two agents.
+TEST(JobStateTest, WaitsLongOnlyForAgentsThatNeverCame) {
+  const JobStateOptions options = {.num_agents = 2,
+                                   .join_timeout = absl::Seconds(60),
+                                   .first_join_timeout = absl::Minutes(10)};
+  // The seconds until the job ends.
+  const auto wait = [&](const RecoveredJob& recovered) {
+    const absl::Time start = absl::UnixEpoch();
+    JobState state(options, recovered, start);
+    absl::Time now = start;
+    state.Handle(AgentJoined{.agent_idx = 0, .num_devices = 1}, now);
+    while (state.phase() != JobState::Phase::kEnded) {
+      now += absl::Seconds(1);
+      state.Handle(AgentHeard{0}, now);
+      state.Handle(Tick{}, now);
+    }
+    return absl::ToInt64Seconds(now - start);
+  };
+  EXPECT_EQ(wait({}), 601);
+  EXPECT_EQ(wait({.generation = Generation{1}, .num_ranks = 2}), 61);
+}
+
 // Goal: without a checkpoint at the end a job still ends, after the commit of
 // its last step where the interval asks for one. Method: both kinds of
 // interval, with deaths around.
