@@ -157,14 +157,17 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(sorted(os.listdir(shared)), ["step-00000006", "step-00000012"])
 
     # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
-    # log on agent 0's host. Method: kill one of node2's workers.
+    # log on agent 0's host. NCCL is told the interface, and a user's own choice stays. Method:
+    # look at the environment of one of node2's workers and kill it.
     def test_names_the_host_of_a_dead_rank(self):
         with Hosts(2) as hosts:
             copy_text(hosts, [1, 2])
             job = write_job(hosts, steps=4000)
-            with subprocess.Popen(hosts.mpirun_command([MILLRACE, "agent", job]), text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  env=hosts.environment()) as process:
+            with subprocess.Popen(hosts.mpirun_command([MILLRACE, "agent", job],
+                                                       variables=["NCCL_SOCKET_FAMILY"]),
+                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  env=hosts.environment(NCCL_SOCKET_FAMILY="AF_INET6")
+                                  ) as process:
                 lines = []
                 for line in process.stdout:
                     lines.append(line)
@@ -172,7 +175,12 @@ class HostsTest(unittest.TestCase):
                         break
                 worker = hosts.run(2, ["pgrep", "-f", f"worker --coordinator .* --rank 3 .*"
                                        f"{hosts.private}"], capture_output=True)
-                os.kill(int(worker.stdout.split()[0]), 9)
+                pid = int(worker.stdout.split()[0])
+                with open(f"/proc/{pid}/environ") as environment:
+                    variables = environment.read().split("\0")
+                self.assertIn("NCCL_SOCKET_IFNAME==eth0", variables)
+                self.assertIn("NCCL_SOCKET_FAMILY=AF_INET6", variables)
+                os.kill(pid, 9)
                 for line in process.stdout:
                     lines.append(line)
                     if line.startswith("training again"):

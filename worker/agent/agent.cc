@@ -49,6 +49,7 @@ constexpr int kPollMs = 200;
 constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 // NCCL's own connections go over the interface that was chosen here.
 constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
+constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 // As much of a dead worker's log as goes to agent 0's host.
 constexpr size_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
@@ -232,8 +233,10 @@ class Agent {
     if (!address.is_loopback && std::getenv(kNcclInterface) == nullptr) {
       child.environment.emplace_back(kNcclInterface,
                                      absl::StrCat("=", address.interface));
-      child.environment.emplace_back("NCCL_SOCKET_FAMILY",
-                                     address.is_ipv6 ? "AF_INET6" : "AF_INET");
+      if (std::getenv(kNcclFamily) == nullptr) {
+        child.environment.emplace_back(
+            kNcclFamily, address.is_ipv6 ? "AF_INET6" : "AF_INET");
+      }
     }
     for (std::string& prefix :
          PrefixesToArguments(PrefixesBySource(prepared_->training))) {
