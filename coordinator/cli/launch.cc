@@ -126,11 +126,10 @@ struct Opening {
   CoordinatorStart coordinator;
   std::string secret;
 };
-absl::StatusOr<Listener> Listen(const NetworkSpec& network, int32_t port,
+absl::StatusOr<Listener> Listen(const NetworkSpec& network,
+                                const ListenerPorts& ports,
                                 const AgentPlace& place) {
-  if (!place.SeveralHosts()) {
-    return Listener::Create({kThisHost}, {.first = port, .last = port});
-  }
+  if (!place.SeveralHosts()) return Listener::Create({kThisHost}, ports);
   ASSIGN_OR_RETURN(const std::vector<HostAddress> all, HostAddresses());
   ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
                    UsableAddresses(network, all));
@@ -138,11 +137,12 @@ absl::StatusOr<Listener> Listen(const NetworkSpec& network, int32_t port,
   for (const HostAddress& address : usable) {
     addresses.push_back(address.address);
   }
-  if (port != 0) {
-    return Listener::Create(addresses, {.first = port, .last = port});
+  if (ports.range.first != 0 || network.ports.empty()) {
+    return Listener::Create(addresses, ports);
   }
   // The job was read: they are ports.
-  return Listener::Create(addresses, *ParsePorts(network.ports));
+  return Listener::Create(addresses, {.range = *ParsePorts(network.ports),
+                                      .origin = "network.ports"});
 }
 
 absl::StatusOr<Opening> Open(const LaunchOptions& options,
@@ -156,7 +156,12 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
   if (secret.empty()) {
     ASSIGN_OR_RETURN(secret, MakeSecret());
   }
-  absl::StatusOr<Listener> made = Listen(job.network, options.port, place);
+  ListenerPorts ports;
+  if (options.port != 0) {
+    ports = {.range = {.first = options.port, .last = options.port},
+             .origin = options.port_origin};
+  }
+  absl::StatusOr<Listener> made = Listen(job.network, ports, place);
   if (!made.ok()) return made.status();
   std::string run_directory;
   ASSIGN_OR_RETURN(run_directory, CreateRunDirectory(job, absl::Now()));
@@ -215,13 +220,14 @@ absl::StatusOr<AgentStart> MeetUnderSlurm(LaunchOptions* options,
   AgentStart start = {.place = slurm.place};
   if (slurm.place.agent_idx == 0) {
     options->port = slurm.port;
+    options->port_origin = "the port of this Slurm step";
     start.announcement = announce(slurm.place, *secret);
   } else {
     const std::string host =
         slurm.place.SeveralHosts() ? slurm.first_node : kThisHost;
-    ASSIGN_OR_RETURN(start.announcement,
-                     AnnouncementOf(absl::StrCat(host, ":", slurm.port),
-                                    *secret));
+    ASSIGN_OR_RETURN(
+        start.announcement,
+        AnnouncementOf(absl::StrCat(host, ":", slurm.port), *secret));
   }
   return start;
 }

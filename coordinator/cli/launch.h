@@ -28,6 +28,7 @@ struct LaunchOptions {
   // is not 0, or an agent that joins one at "HOST:PORT". At most one is given.
   std::optional<int32_t> num_agents;
   int32_t port = 0;
+  std::string port_origin = "--port";  // Who chose it.
   std::string join;
   std::string secret_file;  // Empty: the environment's secret.
 };

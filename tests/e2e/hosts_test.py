@@ -222,6 +222,16 @@ class HostsTest(unittest.TestCase):
             self.check_refused(hosts, job, "network.subnet", "expected a subnet")
             job = write_job(hosts)
             self.check_refused(hosts, job, "GLOO_SOCKET_IFNAME ib", GLOO_SOCKET_IFNAME="ib")
+            listen = ("import socket; s = socket.create_server(('::', 20000),"
+                      " family=socket.AF_INET6, dualstack_ipv6=True); print('up', flush=True);"
+                      " s.accept()")
+            with subprocess.Popen(hosts.command_on(1) + ["python3", "-c", listen],
+                                  stdout=subprocess.PIPE, text=True) as taken:
+                taken.stdout.readline()
+                job = write_job(hosts, extra="network: {ports: 20000}")
+                output = self.agent(hosts, job, exit_code=1)
+                self.assertIn("port 20000 (network.ports) is in use", output)
+                taken.kill()
             # Only node2 lacks the interface.
             hosts.run(1, ["ip", "link", "add", "only1", "type", "bridge"], check=True)
             hosts.run(1, ["sh", "-c", "ip addr add 10.78.0.1/24 dev only1; ip link set only1 up"],
