@@ -1,5 +1,6 @@
 #include "coordinator/cli/launch.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/secret.h"
@@ -35,6 +37,9 @@ namespace millrace {
 namespace {
 
 constexpr int kFailure = 1;
+// How long the name of agent 0's host may stay unknown.
+constexpr absl::Duration kNameLimit = absl::Seconds(30);
+constexpr absl::Duration kNamePause = absl::Milliseconds(500);
 constexpr char kExitWord[] = "exit";
 // Where agents of one host meet.
 constexpr char kThisHost[] = "127.0.0.1";
@@ -178,12 +183,34 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
                  .secret = std::move(secret)};
 }
 
-// Waits until a name of agent 0's host is known, as a client waits until it
-// listens.
+// Cancelled by a signal to stop, which BlockAgentSignals() holds back.
+absl::Status Pause(absl::Duration duration) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGINT, SIGTERM}) sigaddset(&signals, number);
+  const timespec limit = absl::ToTimespec(duration);
+  if (sigtimedwait(&signals, nullptr, &limit) < 0) return absl::OkStatus();
+  return absl::CancelledError("stopped by a signal");
+}
+
+// Waits for the name of agent 0's host to be known, as a client then waits for
+// agent 0 to listen: a pod of Kubernetes has a name only once it runs.
 absl::StatusOr<std::string> AnnouncementOf(const std::string& host_and_port,
                                            const std::string& secret) {
-  ASSIGN_OR_RETURN(const std::string addresses, ResolveAddress(host_and_port));
-  return absl::StrCat(addresses, " ", secret);
+  const absl::Time began = MonotonicNow();
+  absl::StatusOr<std::string> addresses = ResolveAddress(host_and_port);
+  if (absl::IsUnavailable(addresses.status())) {
+    std::cerr << "millrace: " << addresses.status().message()
+              << "; trying again for " << absl::FormatDuration(kNameLimit)
+              << std::endl;
+  }
+  while (absl::IsUnavailable(addresses.status()) &&
+         MonotonicNow() - began < kNameLimit) {
+    RETURN_IF_ERROR(Pause(kNamePause));
+    addresses = ResolveAddress(host_and_port);
+  }
+  if (!addresses.ok()) return addresses.status();
+  return absl::StrCat(*addresses, " ", secret);
 }
 
 // The agents' places and where agent 0 is; `announce` as in mpi_start.h, with

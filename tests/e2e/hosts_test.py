@@ -252,8 +252,9 @@ class HostsTest(unittest.TestCase):
         return output
 
     # Goal: agents find each other without any launcher, whoever comes first, and nobody else
-    # gets in. Method: one command a host, as ssh or systemd would start it; then a second
-    # agent of a host, secrets that are none or that others may read, and an address that is none.
+    # gets in. Method: one command a host, as ssh or systemd would start it, one of them by a
+    # name of node1 that is known only later; then a second agent of a host, secrets that are
+    # none or that others may read, and an address that is none.
     def test_joins_without_a_launcher(self):
         with Hosts(3) as hosts:
             copy_text(hosts, [1, 2, 3])
@@ -264,7 +265,10 @@ class HostsTest(unittest.TestCase):
                     file.write("0123456789abcdef\n")
                 os.chmod(hosts.folder_of(number) + "/secret", 0o600)
             joining = ["--join", "node1:4711", "--secret-file", secret]
-            early = self.start_agent(hosts, 2, joining)
+            early = self.start_agent(hosts, 2, ["--join", "first:4711", *joining[2:]])
+            self.assertIn("no address of host first", early.stdout.readline())
+            with open(hosts.folder + "/known_hosts", "a") as known:
+                known.write("10.77.0.1 first\n")
             first = self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
                                                 "--secret-file", secret])
             lines = []
