@@ -353,8 +353,12 @@ void JobRunner::Do(const Report& action) {
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
-    progress_->Line(
-        "stopping after this step, with a checkpoint; once more stops at once");
+    progress_->Line(absl::StrCat("stopping after this step, ",
+                                 AllSeeCheckpoints()
+                                     ? "with a checkpoint"
+                                     : "without a checkpoint, for which the "
+                                       "hosts share no folder",
+                                 "; once more stops at once"));
   } else if (action.event == "checkpoint_committed") {
     MustSucceed(output_->WriteTime());
   }

@@ -158,7 +158,8 @@ class HostsTest(unittest.TestCase):
 
     # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
     # log on agent 0's host. NCCL is told the interface, and a user's own choice stays. Method:
-    # look at the environment of one of node2's workers and kill it.
+    # look at the environment of one of node2's workers and kill it; then stop the job, which
+    # must not promise a checkpoint.
     def test_names_the_host_of_a_dead_rank(self):
         with Hosts(2) as hosts:
             copy_text(hosts, [1, 2])
@@ -189,6 +190,7 @@ class HostsTest(unittest.TestCase):
                 lines += process.stdout.readlines()
             output = "".join(lines)
             self.assertIn("rank 3 (node2) died: killed by signal 9", output)
+            self.assertIn("stopping after this step, without a checkpoint", output)
             with open(run_folder(hosts) + "/logs/worker-0003.log") as log:
                 self.assertIn("The end of node2:", log.read())
 
