@@ -51,15 +51,13 @@ constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
 constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 // As much of a dead worker's log as goes to agent 0's host.
-constexpr size_t kLogEndBytes = 8192;
+constexpr int64_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
-std::string EndOfFile(const std::string& path, size_t max_bytes) {
-  const absl::StatusOr<std::string> content = ReadFile(path, kMaxRecordBytes);
-  if (!content.ok()) return std::string(content.status().message());
-  return content->substr(content->size() -
-                         std::min(content->size(), max_bytes));
+std::string EndOfLog(const std::string& path) {
+  absl::StatusOr<std::string> end = ReadEndOfFile(path, kLogEndBytes);
+  return end.ok() ? *std::move(end) : std::string(end.status().message());
 }
 
 class Agent {
@@ -287,7 +285,7 @@ class Agent {
       if (!host_job_->sees_run_directory) {
         message.mutable_worker_died()->set_log_end(absl::StrCat(
             "The end of ", options_.host, ":", WorkerLog(it->first), ":\n",
-            EndOfFile(WorkerLog(it->first), kLogEndBytes)));
+            EndOfLog(WorkerLog(it->first))));
       }
       Log(absl::StrCat("rank ", it->first, " ", DescribeExit(wait_status)));
       client_->SendReliably(std::move(message));
