@@ -1,15 +1,16 @@
 #include "coordinator/job_runner.h"
 
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/protocol/convert.h"
-#include "coordinator/protocol/secret.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "planner/job/job_file.h"
@@ -51,13 +52,21 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                        .run_directory = options.run_directory,
                        .started_unix_s = log->job().started_unix_s}));
   }
-  std::string probe;
-  ASSIGN_OR_RETURN(probe, MakeSecret());  // Any random name will do.
+  // The same after a restart, so that nothing of an earlier process stays.
+  const std::string probe = absl::StrFormat(
+      "probe-%016x", std::hash<std::string>()(absl::StrFormat(
+                         "%s %.9f", options.run_directory,
+                         log->job().started_unix_s)));
   std::unique_ptr<JobRunner> runner(
-      new JobRunner(options, std::move(job), "probe-" + probe, std::move(log),
+      new JobRunner(options, std::move(job), probe, std::move(log),
                     std::move(output)));
-  runner->WriteProbes();
   const LoggedJob& logged = runner->log_->job();
+  // Agents of a job with a plan have looked.
+  if (logged.plan_json.empty()) {
+    runner->WriteProbes();
+  } else {
+    runner->RemoveProbes();
+  }
   if (!logged.plan_json.empty()) {
     ASSIGN_OR_RETURN(runner->plan_, PlanRecordFromJson(logged.plan_json));
     ASSIGN_OR_RETURN(const HardwareProfile profile,

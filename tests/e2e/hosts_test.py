@@ -156,6 +156,37 @@ class HostsTest(unittest.TestCase):
             self.assertEqual([line["step"] for line in records(hosts)], list(range(7, 13)))
             self.assertEqual(sorted(os.listdir(shared)), ["step-00000006", "step-00000012"])
 
+    # Goal: a coordinator that is killed leaves none of its probes in the shared folder. Method:
+    # kill it while it waits for the second agent, which comes to the next one.
+    def test_leaves_no_probes(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            shared = hosts.folder + "/shared"
+            job = write_job(hosts, checkpoint=f"{{directory: {shared}}}")
+            first = self.start_agent(hosts, 1, [job, "--agents", "2", "--port", "4711"],
+                                     MILLRACE_SECRET="0123456789abcdef")
+            first.stdout.readline()  # It waits.
+
+            def coordinator(other_than=None):
+                for _ in range(200):
+                    found = hosts.run(1, ["pgrep", "-P", str(first.pid)], capture_output=True)
+                    if found.stdout.strip() not in ("", other_than):
+                        if any(name.startswith("probe") for name in os.listdir(shared)):
+                            return found.stdout.strip()
+                    time.sleep(0.05)
+                self.fail("no coordinator")
+
+            os.makedirs(shared, exist_ok=True)
+            killed = coordinator()
+            os.kill(int(killed), 9)
+            coordinator(other_than=killed)
+            time.sleep(0.5)  # Its own probe is written.
+            self.assertEqual(len(os.listdir(shared)), 1, os.listdir(shared))
+            self.end_agent(self.start_agent(hosts, 2, ["--join", "node1:4711"],
+                                            MILLRACE_SECRET="0123456789abcdef"))
+            self.end_agent(first)
+            self.assertEqual(os.listdir(shared), ["step-00000012"])
+
     # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
     # log on agent 0's host. NCCL is told the interface, and a user's own choice stays. Method:
     # look at the environment of one of node2's workers and kill it; then stop the job, which

@@ -136,7 +136,6 @@ class Agent {
     agent->set_machine(devices.machine);
     agent->set_machine_description(devices.description);
     agent->set_memory_bytes(devices.memory_bytes);
-    agent->set_sees_run_directory(host_job_->sees_run_directory);
     agent->set_sees_checkpoints(host_job_->sees_checkpoints);
     agent->set_data_ready(data_facts_.has_value());
     if (data_facts_.has_value()) *agent->mutable_data() = *data_facts_;
