@@ -29,8 +29,9 @@ void AddAgentCommand(CLI::App& app, int* exit_code) {
                        "Without a launcher: HOST:PORT where agent 0 listens")
           ->excludes(agents);
   command->add_option("--secret-file", options->secret_file,
-                      "The job's secret, for --agents, --join and srun without "
-                      "PMIx; else the environment variable MILLRACE_SECRET");
+                      "The job's secret, which --agents, --join and srun "
+                      "without PMIx need; else the environment variable "
+                      "MILLRACE_SECRET");
   command->footer(
       "Examples:\n"
       "  mpirun --map-by ppr:1:node --bind-to none millrace agent job.yaml\n"

@@ -152,15 +152,11 @@ absl::StatusOr<Listener> Listen(const NetworkSpec& network,
 
 absl::StatusOr<Opening> Open(const LaunchOptions& options,
                              const AgentPlace& place,
-                             const std::string& given_secret) {
+                             const std::string& secret) {
   JobSpec job;
   ASSIGN_OR_RETURN(job, ReadJob(options));
   AgentDevices devices;
   ASSIGN_OR_RETURN(devices, FindDevices(job.resources, ShareOf(place)));
-  std::string secret = given_secret;
-  if (secret.empty()) {
-    ASSIGN_OR_RETURN(secret, MakeSecret());
-  }
   ListenerPorts ports;
   if (options.port != 0) {
     ports = {.range = {.first = options.port, .last = options.port},
@@ -180,7 +176,18 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
                                  .tune = options.tune,
                                  .hosts = HostsOf(place),
                                  .join_timeout = JoinTimeout(options)},
-                 .secret = std::move(secret)};
+                 .secret = secret};
+}
+
+// The secret that the user gives, else a new one, which the launcher's channel
+// takes to the other agents.
+absl::StatusOr<std::string> SecretOfLauncher(const LaunchOptions& options) {
+  const char* variable = std::getenv(kSecretVariable);
+  if (options.secret_file.empty() &&
+      (variable == nullptr || *variable == '\0')) {
+    return MakeSecret();
+  }
+  return GivenSecret(options.secret_file);
 }
 
 // Cancelled by a signal to stop, which BlockAgentSignals() holds back.
@@ -214,9 +221,9 @@ absl::StatusOr<std::string> AnnouncementOf(const std::string& host_and_port,
 }
 
 // The agents' places and where agent 0 is; `announce` as in mpi_start.h, with
-// the secret that is given, if one is.
-using Announce =
-    std::function<std::string(const AgentPlace&, const std::string& secret)>;
+// the job's secret.
+using Announce = std::function<std::string(
+    const AgentPlace&, const absl::StatusOr<std::string>& secret)>;
 
 absl::StatusOr<AgentStart> Join(const LaunchOptions& options) {
   AgentStart start;
@@ -264,7 +271,7 @@ absl::StatusOr<AgentStart> Meet(LaunchOptions* options,
   if (!options->join.empty()) return Join(*options);
   if (options->num_agents.has_value()) return BeFirst(*options, announce);
   const auto announce_alone = [&](const AgentPlace& place) {
-    return announce(place, "");
+    return announce(place, SecretOfLauncher(*options));
   };
   if (!options->under_mpi) {
     AgentStart start;
@@ -297,9 +304,11 @@ int Launch(LaunchOptions options) {
   absl::StatusOr<Opening> opening = absl::UnavailableError("not made");
   // Agent 0 announces "address secret", or "exit CODE" if there is nothing to
   // join, after saying why.
-  const auto announce = [&](const AgentPlace& place,
-                            const std::string& secret) -> std::string {
-    opening = Open(options, place, secret);
+  const auto announce =
+      [&](const AgentPlace& place,
+          const absl::StatusOr<std::string>& secret) -> std::string {
+    opening = secret.ok() ? Open(options, place, *secret)
+                          : absl::StatusOr<Opening>(secret.status());
     if (!opening.ok()) {
       return absl::StrCat(kExitWord, " ", Fail(opening.status()));
     }

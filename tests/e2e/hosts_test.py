@@ -254,6 +254,7 @@ class HostsTest(unittest.TestCase):
             job = write_job(hosts, extra="network: {subnet: 10.0.0.1}")
             self.check_refused(hosts, job, "network.subnet", "expected a subnet")
             job = write_job(hosts)
+            self.check_refused(hosts, job, "MILLRACE_SECRET is no secret", MILLRACE_SECRET="short")
             self.check_refused(hosts, job, "GLOO_SOCKET_IFNAME ib", GLOO_SOCKET_IFNAME="ib")
             listen = ("import socket; s = socket.create_server(('::', 20000),"
                       " family=socket.AF_INET6, dualstack_ipv6=True); print('up', flush=True);"
