@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/files.h"
@@ -84,6 +85,23 @@ bool JobRunner::AllSeeCheckpoints() const {
   return std::all_of(agents_.begin(), agents_.end(), [](const auto& agent) {
     return agent.second.sees_checkpoints();
   });
+}
+
+absl::Status JobRunner::CheckOneAddressFamily() const {
+  // A subnet is of one family, whatever way an agent came.
+  if (!job_.network.subnet.empty()) return absl::OkStatus();
+  std::map<bool, std::string> host_by_family;  // True: IPv6.
+  for (const auto& [agent_idx, agent] : agents_) {
+    const std::string address = AddressOfHost(agent_idx);
+    host_by_family.try_emplace(absl::StrContains(address, ':'),
+                               absl::StrCat(agent.host(), " by ", address));
+  }
+  if (host_by_family.size() < 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the coordinator sees ", host_by_family[false], " and ",
+      host_by_family[true],
+      ", and IPv4 and IPv6 do not mix between workers; set network.subnet to a "
+      "network of all hosts, or join all agents by one kind of address"));
 }
 
 absl::Status JobRunner::CheckSharedCheckpoints() const {

@@ -54,12 +54,11 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   }
   // The same after a restart, so that nothing of an earlier process stays.
   const std::string probe = absl::StrFormat(
-      "probe-%016x", std::hash<std::string>()(absl::StrFormat(
-                         "%s %.9f", options.run_directory,
-                         log->job().started_unix_s)));
-  std::unique_ptr<JobRunner> runner(
-      new JobRunner(options, std::move(job), probe, std::move(log),
-                    std::move(output)));
+      "probe-%016x",
+      std::hash<std::string>()(absl::StrFormat("%s %.9f", options.run_directory,
+                                               log->job().started_unix_s)));
+  std::unique_ptr<JobRunner> runner(new JobRunner(
+      options, std::move(job), probe, std::move(log), std::move(output)));
   const LoggedJob& logged = runner->log_->job();
   // Agents of a job with a plan have looked.
   if (logged.plan_json.empty()) {

@@ -151,6 +151,9 @@ class JobRunner {
   void RemoveProbes() const;
   bool NeedsCheckpoints() const;
   bool AllSeeCheckpoints() const;
+  // Fails if workers of some hosts would listen at IPv4 addresses and others at
+  // IPv6 ones, which cannot connect to each other.
+  absl::Status CheckOneAddressFamily() const;
   // Fails if the job writes or reads checkpoints and a host does not see them.
   absl::Status CheckSharedCheckpoints() const;
   // A disk that does not take what must be durable ends the coordinator.

@@ -35,7 +35,7 @@ name: tiny
 model: {family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4,
         kv_heads: 2, ffn_hidden: 64, sequence_length: 32}
 data: {synthetic: true}
-training: {steps: 12, global_batch: 8}
+training: {steps: 12, global_batch: 8, optimizer: {learning_rate: 1e-3}}
 )")
                     .ok());
     auto listener = Listener::Create();

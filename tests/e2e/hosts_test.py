@@ -288,7 +288,8 @@ class HostsTest(unittest.TestCase):
     # Goal: agents find each other without any launcher, whoever comes first, and nobody else
     # gets in. Method: one command a host, as ssh or systemd would start it, one of them by a
     # name of node1 that is known only later; then a second agent of a host, secrets that are
-    # none or that others may read, and an address that is none.
+    # none or that others may read, and an address that is none. Last, some agents come by IPv4
+    # and some by IPv6, whose workers could not meet.
     def test_joins_without_a_launcher(self):
         with Hosts(3) as hosts:
             copy_text(hosts, [1, 2, 3])
@@ -302,7 +303,7 @@ class HostsTest(unittest.TestCase):
             early = self.start_agent(hosts, 2, ["--join", "first:4711", *joining[2:]])
             self.assertIn("no address of host first", early.stdout.readline())
             with open(hosts.folder + "/known_hosts", "a") as known:
-                known.write("10.77.0.1 first\n")
+                known.write("10.77.0.1 first\nfd77::1 first\n")
             first = self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
                                                 "--secret-file", secret])
             lines = []
@@ -325,6 +326,13 @@ class HostsTest(unittest.TestCase):
             self.end_agent(early)
             self.end_agent(late)
             self.assertEqual(len(curve(hosts)), 12)
+            agents = [self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
+                                                  "--secret-file", secret])]
+            agents += [self.start_agent(hosts, number, ["--join", f"{address}:4711"],
+                                        MILLRACE_SECRET="0123456789abcdef")
+                       for number, address in ((2, "10.77.0.1"), (3, "[fd77::1]"))]
+            for agent in agents:
+                self.assertRegex(self.end_agent(agent, 2), "node. by 10.77.0.. and node3 by fd77:")
 
     # Goal: srun without PMIx starts one job, not one for each process; without a secret it says
     # what to do. Method: Slurm's variables, as srun sets them, on two hosts and for two tasks
