@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/convert.h"
+#include "coordinator/protocol/exit_codes.h"
 #include "planner/profile/profile_file.h"
 
 namespace millrace {
@@ -16,8 +17,6 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
-// An agent that is refused ends with it, like a job that cannot work.
-constexpr int kRefusedExitCode = 2;
 // Between writes of time.json.
 constexpr absl::Duration kTimeInterval = absl::Seconds(5);
 
@@ -190,7 +189,8 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
         End(*std::exchange(end_after_exports_, std::nullopt));
         break;
       }
-      Handle(StopRequested{message.stop_request().now()});
+      Handle(StopRequested{message.stop_request().now(),
+                           message.stop_request().requeue()});
       break;
     default:
       break;  // Heartbeat.

@@ -131,6 +131,9 @@ class JobRunner {
   void ExportStep(int64_t step, const std::string& checkpoint);
   void OnExported(const ExportOutcome& outcome);
   int32_t CheckpointsToKeep(int64_t step) const;
+  // Why the same job, started again, would not go on where this one stopped;
+  // empty if it would.
+  std::string ReasonNotToRequeue() const;
   void End(const EndJob& action);
   void PrintSummary(const EndJob& action);
 

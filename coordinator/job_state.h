@@ -124,6 +124,7 @@ struct WorkerDone {
 };
 struct StopRequested {
   bool now;
+  bool requeue = false;  // The job is to be started again.
 };
 struct Tick {};
 
@@ -176,8 +177,16 @@ struct Report {
   int32_t rank = -1;
   std::string detail;
 };
-// kStopped: gracefully, by request. kBroken: at once, by request.
-enum class Verdict { kFinished, kStopped, kBroken, kFailed, kRefused };
+// kStopped: gracefully, by request. kRequeued: likewise, to be started again.
+// kBroken: at once, by request.
+enum class Verdict {
+  kFinished,
+  kStopped,
+  kRequeued,
+  kBroken,
+  kFailed,
+  kRefused
+};
 // The last action ever.
 struct EndJob {
   Verdict verdict;
@@ -319,6 +328,7 @@ class JobState {
   absl::Time last_missing_report_;
   int32_t restarts_ = 0;
   bool stop_requested_ = false;
+  bool requeue_ = false;  // Once asked for, it stays.
   std::vector<Agent> agents_;
   std::map<Rank, Worker> workers_;
   std::string last_commit_error_;

@@ -296,6 +296,19 @@ absl::StatusOr<JobSpec> ReadCopy(const LaunchOptions& options) {
   return copy;
 }
 
+// mpirun or srun, whose signals end the job; not a shell, which people leave.
+bool HasLauncher(const LaunchOptions& options) {
+  if (!options.under_mpi || !options.join.empty() ||
+      options.num_agents.has_value()) {
+    return false;
+  }
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"}) {
+    if (std::getenv(variable) != nullptr) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int Launch(LaunchOptions options) {
@@ -346,6 +359,7 @@ int Launch(LaunchOptions options) {
   } else {
     agent.job = ReadCopy(options);
   }
+  agent.launched = HasLauncher(options);
   return RunAgent(std::move(agent));
 }
 

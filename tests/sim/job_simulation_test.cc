@@ -209,7 +209,8 @@ TEST(JobSimulationTest, EndsWithoutCheckpoint) {
 }
 
 // Goal: a graceful stop ends with a checkpoint of the last step taken, or
-// before training began. Method: stop at many moments, with deaths around.
+// before training began, and the verdict says whether the job is to be started
+// again. Method: stop at many moments, with deaths around, for both reasons.
 TEST(JobSimulationTest, StopsGracefully) {
   for (uint64_t seed : Seeds(300)) {
     SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
@@ -217,13 +218,15 @@ TEST(JobSimulationTest, StopsGracefully) {
         .seed = seed,
         .num_steps = 100000,
         .num_worker_kills = static_cast<int32_t>(seed % 3),
-        .stop_after_s = 0.03 * static_cast<double>(seed)};
+        .stop_after_s = 0.03 * static_cast<double>(seed),
+        .requeue = seed % 2 == 0};
     Cluster cluster(options);
     cluster.Run();
     EXPECT_TRUE(cluster.violations().empty())
         << absl::StrJoin(cluster.violations(), "\n");
     ASSERT_TRUE(cluster.end().has_value());
-    EXPECT_EQ(cluster.end()->verdict, Verdict::kStopped);
+    EXPECT_EQ(cluster.end()->verdict,
+              options.requeue ? Verdict::kRequeued : Verdict::kStopped);
     EXPECT_TRUE(cluster.end()->steps >= 0 ||
                 cluster.end()->reason == "stopped before training");
     if (testing::Test::HasFailure()) break;

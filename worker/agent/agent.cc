@@ -31,6 +31,7 @@
 #include "base/status_macros.h"
 #include "coordinator/protocol/build_id.h"
 #include "coordinator/protocol/client.h"
+#include "coordinator/protocol/exit_codes.h"
 #include "coordinator/protocol/secret.h"
 #include "worker/agent/child_process.h"
 #include "worker/agent/data_facts.h"
@@ -54,6 +55,15 @@ constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 constexpr int64_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
+
+sigset_t AgentSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) {
+    sigaddset(&signals, number);
+  }
+  return signals;
+}
 
 std::string EndOfLog(const std::string& path) {
   absl::StatusOr<std::string> end = ReadEndOfFile(path, kLogEndBytes);
@@ -86,9 +96,7 @@ class Agent {
   };
 
   absl::StatusOr<int> RunUntilShutdown() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+    const sigset_t signals = AgentSignals();
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd_ < 0) return absl::InternalError("no signalfd");
     if (options_.coordinator.has_value()) RETURN_IF_ERROR(StartCoordinator());
@@ -343,16 +351,35 @@ class Agent {
   absl::Status HandleSignals() {
     signalfd_siginfo info;
     while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-      if (info.ssi_signo != SIGCHLD) OnStopSignal();
+      if (info.ssi_signo == SIGUSR1) {
+        RequestStop({.requeue = true});
+      } else if (info.ssi_signo != SIGCHLD) {
+        OnStopSignal();
+      }
+    }
+    // Nobody else could stop the job any more.
+    if (options_.launched && getppid() != launcher_ && !launcher_is_gone_) {
+      launcher_is_gone_ = true;
+      Log("the launcher is gone");
+      RequestStop({});
     }
     return ReapChildren();
   }
 
+  struct Stop {
+    bool now = false;
+    bool requeue = false;
+  };
+  void RequestStop(const Stop& stop) {
+    protocol::ToCoordinator message;
+    message.mutable_stop_request()->set_now(stop.now);
+    message.mutable_stop_request()->set_requeue(stop.requeue);
+    client_->SendReliably(std::move(message));
+  }
+
   void OnStopSignal() {
     ++num_stop_signals_;
-    protocol::ToCoordinator message;
-    message.mutable_stop_request()->set_now(num_stop_signals_ > 1);
-    client_->SendReliably(std::move(message));
+    RequestStop({.now = num_stop_signals_ > 1});
     if (num_stop_signals_ > 1) {
       give_up_at_ = std::min(give_up_at_, MonotonicNow() + kEndLimit);
     }
@@ -471,8 +498,10 @@ class Agent {
 
   // Workers were told too; who does not end by himself is killed.
   void End() {
+    const bool all_well =
+        exit_code_ == kDoneExitCode || exit_code_ == kRequeueExitCode;
     const absl::Time deadline =
-        MonotonicNow() + (exit_code_ == 0 ? kEndLimit : absl::ZeroDuration());
+        MonotonicNow() + (all_well ? kEndLimit : absl::ZeroDuration());
     for (auto& [rank, worker] : workers_) WaitOrKill(worker.pid, deadline);
     client_.reset();
     if (coordinator_pid_ > 0) {
@@ -512,6 +541,8 @@ class Agent {
   absl::StatusOr<PreparedJobData> prepared_ = absl::UnavailableError("not yet");
   std::optional<int> exit_code_;
   int num_stop_signals_ = 0;
+  const pid_t launcher_ = getppid();
+  bool launcher_is_gone_ = false;
   absl::Time give_up_at_ = absl::InfiniteFuture();
   pid_t coordinator_pid_ = 0;
   std::string coordinator_exit_;
@@ -532,9 +563,7 @@ class Agent {
 }  // namespace
 
 void BlockAgentSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+  const sigset_t signals = AgentSignals();
   CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
 }
 
