@@ -1,0 +1,179 @@
+"""Jobs under a real Slurm, whose nodes are the hosts of hosts.py; see slurm.py.
+
+    slurm_test.py MILLRACE [TEST]...
+"""
+
+import glob
+import json
+import os
+import re
+import sys
+import time
+import unittest
+
+import slurm as slurm_module
+from hosts import Hosts, SKIPPED
+from hosts_test import NO_CHECKPOINTS, copy_text, job_text
+from slurm import Slurm
+
+MILLRACE = ""
+SECRET = "0123456789abcdef"
+ENDLESS = 1000000
+# Open MPI would try the hosts' decoy interface and wait for ever.
+OF_OPEN_MPI = {"OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_pml": "ob1",
+               "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/24",
+               "OMPI_MCA_mpi_yield_when_idle": "1"}
+
+
+class SlurmTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = Hosts(2).__enter__()
+        cls.addClassCleanup(cls.hosts.__exit__, None, None, None)
+        cls.slurm = Slurm(cls.hosts).__enter__()
+        cls.addClassCleanup(cls.slurm.__exit__, None, None, None)
+        copy_text(cls.hosts, [1, 2])
+        # Slurm looks at time limits every half minute, so this job runs beside the tests.
+        cls.limited = cls.submit("limited", "--time=1 --signal=USR1@50")
+
+    @classmethod
+    def write_job(cls, name, **keys):
+        """A job on node1 alone; its text is on both. Returns its path there."""
+        text = job_text(cls.hosts, devices=1, **keys,
+                        layout="{pipeline: 1, data: 2, tensor: 1, micro_batch: 4, zero: 0}")
+        with open(f"{cls.hosts.folder_of(1)}/{name}.yaml", "w") as file:
+            file.write(text.replace("name: tiny", f"name: {name}"))
+        return f"{cls.hosts.private}/{name}.yaml"
+
+    @classmethod
+    def submit(cls, name, options, commands=""):
+        """Submits an endless job whose checkpoints are in a shared folder."""
+        os.mkdir(cls.checkpoints(name))
+        job = cls.write_job(
+            name, steps=ENDLESS,
+            checkpoint=f"{{interval_steps: 0, directory: {cls.checkpoints(name)}}}")
+        agents = f"srun --kill-on-bad-exit=0 {MILLRACE} agent {job}"
+        return cls.slurm.submit(f"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append
+#SBATCH --output={cls.output(name)}
+#SBATCH {options}
+export MILLRACE_SECRET={SECRET}
+{commands.replace("AGENTS", agents) or agents}
+""")
+
+    @classmethod
+    def checkpoints(cls, name):
+        return f"{cls.hosts.folder}/{name}-checkpoints"
+
+    @classmethod
+    def output(cls, name):
+        return f"{cls.hosts.folder}/{name}.out"
+
+    def text_of(self, name):
+        try:
+            with open(self.output(name)) as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def runs(self, name):
+        """The folders of its runs, the oldest first."""
+        return sorted(glob.glob(f"{self.hosts.folder_of(1)}/runs/{name}-2*"))
+
+    def metrics(self, run):
+        try:
+            with open(run + "/metrics.jsonl") as file:
+                lines = file.readlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def wait_until(self, what, condition, name, limit_s=100):
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            if condition():
+                return
+            time.sleep(0.2)
+        self.fail(f"waited for {what}\n{self.text_of(name)}")
+
+    def wait_for_steps(self, name, num_runs):
+        self.wait_until(f"steps of run {num_runs}", lambda: len(self.runs(name)) == num_runs and
+                        len(self.metrics(self.runs(name)[-1])) > 5, name)
+
+    def wait_for_state(self, job, state, name):
+        self.wait_until(state, lambda: self.slurm.state_of(job)[0] == state, name)
+
+    def check_resumed(self, name):
+        """The second run goes on right behind the first's last step."""
+        first, second = (self.metrics(run) for run in self.runs(name))
+        self.assertEqual(second[0]["step"], first[-1]["step"] + 1, self.text_of(name))
+        self.assertIn(f"step-{first[-1]['step']:08}", os.listdir(self.checkpoints(name)))
+
+    # Goal: srun's tasks train one job, over two nodes and on one, with and without PMIx; without
+    # a secret and PMIx they say what to do. Method: all losses must be the same.
+    def test_srun(self):
+        job = self.write_job("tiny", steps=12, checkpoint=NO_CHECKPOINTS)
+        agent = [MILLRACE, "agent", job]
+        refused = self.slurm.run(["srun", "-N2", "-n2", *agent])
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertIn("srun --mpi=pmix", refused.stdout)
+        curves = []
+        places = [["-N2", "-n2"], ["-N1", "-n2", "-w", "node1"]]
+        if "pmix" in self.slurm.run(["srun", "--mpi=list"]).stdout:
+            places.append(["-N2", "-n2", "--mpi=pmix"])
+        for place in places:
+            variables = OF_OPEN_MPI if "--mpi=pmix" in place else {"MILLRACE_SECRET": SECRET}
+            done = self.slurm.run(["srun", *place, "--kill-on-bad-exit=0", *agent], **variables)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            curves.append([line["loss"] for line in self.metrics(self.runs("tiny")[-1])])
+            self.assertEqual(len(curves[-1]), 12)
+            self.assertEqual(curves[-1], curves[0], place)
+            time.sleep(1.1)  # Run folders are named by the second.
+
+    # Goal: a job that Slurm warns of its time limit ends with a checkpoint and the exit code
+    # that requeues it, and its next start loses no step; scancel ends that one with a
+    # checkpoint too. Method: a limit of a minute, signalled to the steps (--signal=USR1@50).
+    def test_time_limit(self):
+        self.wait_for_steps("limited", 2)
+        self.assertEqual(self.slurm.state_of(self.limited)[1], 1)
+        self.check_resumed("limited")
+        self.assertIn("Exited with exit code 75", self.text_of("limited"))
+        self.slurm.run(["scancel", self.limited])
+        self.wait_for_state(self.limited, "CANCELLED", "limited")
+        last = self.metrics(self.runs("limited")[-1])[-1]["step"]
+        self.assertIn(f"step-{last:08}", os.listdir(self.checkpoints("limited")))
+        self.assertIn("stopped by request after a checkpoint", self.text_of("limited"))
+
+    # Goal: the same where Slurm warns the batch script alone (--signal=B:USR1@...), and requeues
+    # by scontrol, for clusters without RequeueExit; later the SIGTERM at the end of the grace
+    # does not disturb the checkpoint. Method: docs/cluster.md's script, signalled by scancel.
+    def test_batch_script_is_signalled(self):
+        job = self.submit("batch", "--time=10", """
+AGENTS & agents=$!
+trap 'kill -USR1 $agents; signalled=1' USR1
+wait $agents; code=$?
+if [ "$signalled" ]; then wait $agents; code=$?; fi
+echo "code $code"
+[ $code != 75 ] || scontrol requeue $SLURM_JOB_ID
+exit $code
+""")
+        self.wait_for_steps("batch", 1)
+        self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
+        self.wait_for_steps("batch", 2)
+        self.assertIn("code 75", self.text_of("batch"))
+        self.check_resumed("batch")
+        self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
+        self.wait_until("the signal", lambda: "stopping after" in self.text_of("batch"), "batch")
+        self.slurm.run(["scancel", job])
+        self.wait_for_state(job, "CANCELLED", "batch")
+        last = self.metrics(self.runs("batch")[-1])[-1]["step"]
+        self.assertIn(f"step-{last:08}", os.listdir(self.checkpoints("batch")))
+
+
+if __name__ == "__main__":
+    MILLRACE = os.path.abspath(sys.argv.pop(1))
+    reason = slurm_module.WhyNot()
+    if reason:
+        print(f"SKIPPED, nothing was tested: {reason}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)
