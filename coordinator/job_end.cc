@@ -49,15 +49,7 @@ int ExitCode(Verdict verdict) {
 
 std::string JobRunner::ReasonNotToRequeue() const {
   if (!AllSeeCheckpoints()) return "the hosts share no folder for checkpoints";
-  if (job_.checkpoint.directory.empty()) {
-    return "checkpoint.directory is not set, so checkpoints are in the run "
-           "directory, and each start makes its own";
-  }
-  if (job_.checkpoint.resume != "auto") {
-    return absl::StrCat("checkpoint.resume is ", job_.checkpoint.resume,
-                        ", not auto");
-  }
-  return "";
+  return ReasonNotToResume(job_.checkpoint);
 }
 
 void JobRunner::Do(const EndJob& action) {

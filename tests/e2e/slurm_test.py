@@ -33,8 +33,14 @@ class SlurmTest(unittest.TestCase):
         cls.slurm = Slurm(cls.hosts).__enter__()
         cls.addClassCleanup(cls.slurm.__exit__, None, None, None)
         copy_text(cls.hosts, [1, 2])
-        # Slurm looks at time limits every half minute, so this job runs beside the tests.
-        cls.limited = cls.submit("limited", "--time=1 --signal=USR1@50")
+        # Slurm looks at time limits every half minute, so this job runs beside the tests, which
+        # an exclusive one would not let.
+        done = cls.slurm.run([MILLRACE, "submit", cls.write_endless_job("limited"), "--slurm",
+                              "--now", "--nodes=2", "--time=1", "--warn-seconds=50",
+                              "--sbatch=--oversubscribe",
+                              f"--sbatch=--output={cls.output('limited')}"])
+        cls.script = done.stdout
+        cls.limited = done.stdout.split()[-1]
 
     @classmethod
     def write_job(cls, name, **keys):
@@ -46,19 +52,24 @@ class SlurmTest(unittest.TestCase):
         return f"{cls.hosts.private}/{name}.yaml"
 
     @classmethod
-    def submit(cls, name, options, commands=""):
-        """Submits an endless job whose checkpoints are in a shared folder."""
+    def write_endless_job(cls, name):
+        """One whose checkpoints are in a shared folder."""
         os.mkdir(cls.checkpoints(name))
-        job = cls.write_job(
+        return cls.write_job(
             name, steps=ENDLESS,
             checkpoint=f"{{interval_steps: 0, directory: {cls.checkpoints(name)}}}")
+
+    @classmethod
+    def submit(cls, name, options, commands):
+        """Submits an endless job by this script, in which AGENTS stands for the srun command."""
+        job = cls.write_endless_job(name)
         agents = f"srun --kill-on-bad-exit=0 {MILLRACE} agent {job}"
         return cls.slurm.submit(f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append
 #SBATCH --output={cls.output(name)}
 #SBATCH {options}
 export MILLRACE_SECRET={SECRET}
-{commands.replace("AGENTS", agents) or agents}
+{commands.replace("AGENTS", agents)}
 """)
 
     @classmethod
@@ -132,8 +143,10 @@ export MILLRACE_SECRET={SECRET}
 
     # Goal: a job that Slurm warns of its time limit ends with a checkpoint and the exit code
     # that requeues it, and its next start loses no step; scancel ends that one with a
-    # checkpoint too. Method: a limit of a minute, signalled to the steps (--signal=USR1@50).
+    # checkpoint too. Method: the script of millrace submit, with a limit of a minute.
     def test_time_limit(self):
+        for line in ("#SBATCH --nodes=2", "#SBATCH --signal=USR1@50", "#SBATCH --requeue"):
+            self.assertIn(line, self.script)
         self.wait_for_steps("limited", 2)
         self.assertEqual(self.slurm.state_of(self.limited)[1], 1)
         self.check_resumed("limited")
@@ -143,6 +156,33 @@ export MILLRACE_SECRET={SECRET}
         last = self.metrics(self.runs("limited")[-1])[-1]["step"]
         self.assertIn(f"step-{last:08}", os.listdir(self.checkpoints("limited")))
         self.assertIn("stopped by request after a checkpoint", self.text_of("limited"))
+
+    # Goal: a script that could not work is not written, and one that could not requeue says so.
+    # Method: jobs and options of that kind, without submitting.
+    def test_submit_explains(self):
+        job = self.write_job("nowhere", steps=12, checkpoint="{interval_steps: 5}")
+        done = self.slurm.run([MILLRACE, "submit", job, "--slurm"])
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("warning: the job ends with its time limit", done.stdout)
+        self.assertIn("checkpoint.directory is not set", done.stdout)
+        self.assertNotIn("--requeue", done.stdout)
+        for options, words in (([], "--slurm"), (["--slurm", "--nodes=0"], "--nodes"),
+                               (["--slurm", "--time=1\n2"], "--time holds a line break"),
+                               (["--slurm", "--sbatch=gpu"], "no option of sbatch")):
+            done = self.slurm.run([MILLRACE, "submit", job, *options])
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(words, done.stdout)
+        done = self.slurm.run([MILLRACE, "submit", job, "--slurm", "--now",
+                               "--sbatch=--partition=none"])
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("sbatch did not take the job", done.stdout)
+        text = job_text(self.hosts).replace("resources: {devices_per_agent: 2, threads_per_device: 1}",
+                                            "resources: {backend: cuda}")
+        with open(self.hosts.folder_of(1) + "/gpus.yaml", "w") as file:
+            file.write(text)
+        done = self.slurm.run([MILLRACE, "submit", self.hosts.private + "/gpus.yaml", "--slurm"])
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("give --gpus-per-node", done.stdout)
 
     # Goal: the same where Slurm warns the batch script alone (--signal=B:USR1@...), and requeues
     # by scontrol, for clusters without RequeueExit; later the SIGTERM at the end of the grace
