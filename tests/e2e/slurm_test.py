@@ -28,41 +28,41 @@ OF_OPEN_MPI = {"OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_pml": "ob1",
 class SlurmTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.hosts = Hosts(2).__enter__()
+        cls.hosts = Hosts(3).__enter__()
         cls.addClassCleanup(cls.hosts.__exit__, None, None, None)
         cls.slurm = Slurm(cls.hosts).__enter__()
         cls.addClassCleanup(cls.slurm.__exit__, None, None, None)
-        copy_text(cls.hosts, [1, 2])
+        copy_text(cls.hosts, [1, 2, 3])
         # Slurm looks at time limits every half minute, so this job runs beside the tests, which
         # an exclusive one would not let.
         done = cls.slurm.run([MILLRACE, "submit", cls.write_endless_job("limited"), "--slurm",
                               "--now", "--nodes=2", "--time=1", "--warn-seconds=50",
-                              "--sbatch=--oversubscribe",
+                              "--sbatch=--oversubscribe", "--sbatch=--nodelist=node[1-2]",
                               f"--sbatch=--output={cls.output('limited')}"])
         cls.script = done.stdout
         cls.limited = done.stdout.split()[-1]
 
     @classmethod
-    def write_job(cls, name, **keys):
-        """A job on node1 alone; its text is on both. Returns its path there."""
+    def write_job(cls, name, number=1, **keys):
+        """A job on one node alone; its text is on all. Returns its path there."""
         text = job_text(cls.hosts, devices=1, **keys,
                         layout="{pipeline: 1, data: 2, tensor: 1, micro_batch: 4, zero: 0}")
-        with open(f"{cls.hosts.folder_of(1)}/{name}.yaml", "w") as file:
+        with open(f"{cls.hosts.folder_of(number)}/{name}.yaml", "w") as file:
             file.write(text.replace("name: tiny", f"name: {name}"))
         return f"{cls.hosts.private}/{name}.yaml"
 
     @classmethod
-    def write_endless_job(cls, name):
+    def write_endless_job(cls, name, number=1, interval=0):
         """One whose checkpoints are in a shared folder."""
         os.mkdir(cls.checkpoints(name))
         return cls.write_job(
-            name, steps=ENDLESS,
-            checkpoint=f"{{interval_steps: 0, directory: {cls.checkpoints(name)}}}")
+            name, number, steps=ENDLESS,
+            checkpoint=f"{{interval_steps: {interval}, directory: {cls.checkpoints(name)}}}")
 
     @classmethod
-    def submit(cls, name, options, commands):
+    def submit(cls, name, options, commands, number=1, interval=0):
         """Submits an endless job by this script, in which AGENTS stands for the srun command."""
-        job = cls.write_endless_job(name)
+        job = cls.write_endless_job(name, number, interval)
         agents = f"srun --kill-on-bad-exit=0 {MILLRACE} agent {job}"
         return cls.slurm.submit(f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append
@@ -87,9 +87,13 @@ export MILLRACE_SECRET={SECRET}
         except FileNotFoundError:
             return ""
 
-    def runs(self, name):
-        """The folders of its runs, the oldest first."""
-        return sorted(glob.glob(f"{self.hosts.folder_of(1)}/runs/{name}-2*"))
+    def runs(self, name, number=1):
+        """The folders of its runs on that node, the oldest first."""
+        return sorted(glob.glob(f"{self.hosts.folder_of(number)}/runs/{name}-2*"))
+
+    def saved_steps(self, name):
+        names = os.listdir(self.checkpoints(name))
+        return [int(name[5:]) for name in names if re.fullmatch(r"step-\d+", name)]
 
     def metrics(self, run):
         try:
@@ -107,9 +111,11 @@ export MILLRACE_SECRET={SECRET}
             time.sleep(0.2)
         self.fail(f"waited for {what}\n{self.text_of(name)}")
 
-    def wait_for_steps(self, name, num_runs):
-        self.wait_until(f"steps of run {num_runs}", lambda: len(self.runs(name)) == num_runs and
-                        len(self.metrics(self.runs(name)[-1])) > 5, name)
+    def wait_for_steps(self, name, num_runs, number=1):
+        def has_steps():
+            runs = self.runs(name, number)
+            return len(runs) == num_runs and len(self.metrics(runs[-1])) > 5
+        self.wait_until(f"steps of run {num_runs}", has_steps, name)
 
     def wait_for_state(self, job, state, name):
         self.wait_until(state, lambda: self.slurm.state_of(job)[0] == state, name)
@@ -118,7 +124,7 @@ export MILLRACE_SECRET={SECRET}
         """The second run goes on right behind the first's last step."""
         first, second = (self.metrics(run) for run in self.runs(name))
         self.assertEqual(second[0]["step"], first[-1]["step"] + 1, self.text_of(name))
-        self.assertIn(f"step-{first[-1]['step']:08}", os.listdir(self.checkpoints(name)))
+        self.assertIn(first[-1]["step"], self.saved_steps(name))
 
     # Goal: srun's tasks train one job, over two nodes and on one, with and without PMIx; without
     # a secret and PMIx they say what to do. Method: all losses must be the same.
@@ -154,8 +160,33 @@ export MILLRACE_SECRET={SECRET}
         self.slurm.run(["scancel", self.limited])
         self.wait_for_state(self.limited, "CANCELLED", "limited")
         last = self.metrics(self.runs("limited")[-1])[-1]["step"]
-        self.assertIn(f"step-{last:08}", os.listdir(self.checkpoints("limited")))
+        self.assertIn(last, self.saved_steps("limited"))
         self.assertIn("stopped by request after a checkpoint", self.text_of("limited"))
+
+    # Goal: the same where Slurm warns the batch script alone (--signal=B:USR1@...), and requeues
+    # by scontrol, for clusters without RequeueExit; later the SIGTERM at the end of the grace
+    # does not disturb the checkpoint. Method: docs/cluster.md's script, signalled by scancel.
+    def test_batch_script_is_signalled(self):
+        job = self.submit("batch", "--time=10", """
+AGENTS & agents=$!
+trap 'kill -USR1 $agents; signalled=1' USR1
+wait $agents; code=$?
+if [ "$signalled" ]; then wait $agents; code=$?; fi
+echo "code $code"
+[ $code != 75 ] || scontrol requeue $SLURM_JOB_ID
+exit $code
+""")
+        self.wait_for_steps("batch", 1)
+        self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
+        self.wait_for_steps("batch", 2)
+        self.assertIn("code 75", self.text_of("batch"))
+        self.check_resumed("batch")
+        self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
+        self.wait_until("the signal", lambda: "stopping after" in self.text_of("batch"), "batch")
+        self.slurm.run(["scancel", job])
+        self.wait_for_state(job, "CANCELLED", "batch")
+        last = self.metrics(self.runs("batch")[-1])[-1]["step"]
+        self.assertIn(last, self.saved_steps("batch"))
 
     # Goal: a script that could not work is not written, and one that could not requeue says so.
     # Method: jobs and options of that kind, without submitting.
@@ -184,30 +215,28 @@ export MILLRACE_SECRET={SECRET}
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("give --gpus-per-node", done.stdout)
 
-    # Goal: the same where Slurm warns the batch script alone (--signal=B:USR1@...), and requeues
-    # by scontrol, for clusters without RequeueExit; later the SIGTERM at the end of the grace
-    # does not disturb the checkpoint. Method: docs/cluster.md's script, signalled by scancel.
-    def test_batch_script_is_signalled(self):
-        job = self.submit("batch", "--time=10", """
-AGENTS & agents=$!
-trap 'kill -USR1 $agents; signalled=1' USR1
-wait $agents; code=$?
-if [ "$signalled" ]; then wait $agents; code=$?; fi
-echo "code $code"
-[ $code != 75 ] || scontrol requeue $SLURM_JOB_ID
-exit $code
-""")
-        self.wait_for_steps("batch", 1)
-        self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
-        self.wait_for_steps("batch", 2)
-        self.assertIn("code 75", self.text_of("batch"))
-        self.check_resumed("batch")
-        self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
-        self.wait_until("the signal", lambda: "stopping after" in self.text_of("batch"), "batch")
+    # Goal: a job that loses a node starts again when Slurm gives it one, behind its last
+    # checkpoint; draining a node leaves the job on it alone. Method: an administrator drains
+    # node3, takes it down and brings it back.
+    def test_node_is_lost(self):
+        job = self.submit("lost", "--nodelist=node[2-3] --time=10", "AGENTS", number=2,
+                          interval=100)
+        self.wait_until("a checkpoint", lambda: self.saved_steps("lost"), "lost")
+        node = ["scontrol", "update", "nodename=node3", "reason=test"]
+        self.slurm.run([*node, "state=drain"])
+        time.sleep(1)
+        self.assertEqual(self.slurm.state_of(job)[:2], ("RUNNING", 0))
+        self.slurm.run([*node, "state=down"])
+        self.wait_until("the requeue", lambda: self.slurm.state_of(job)[:2] == ("PENDING", 1),
+                        "lost")
+        saved = max(self.saved_steps("lost"))
+        self.slurm.run([*node, "state=resume"])
+        self.wait_for_steps("lost", 2, number=2)
+        again = self.metrics(self.runs("lost", 2)[-1])
+        self.assertGreater(again[0]["step"], saved, self.text_of("lost"))
+        self.assertIn(f"/step-{again[0]['step'] - 1:08}\n", self.text_of("lost"))
         self.slurm.run(["scancel", job])
-        self.wait_for_state(job, "CANCELLED", "batch")
-        last = self.metrics(self.runs("batch")[-1])[-1]["step"]
-        self.assertIn(f"step-{last:08}", os.listdir(self.checkpoints("batch")))
+        self.wait_for_state(job, "CANCELLED", "lost")
 
 
 if __name__ == "__main__":
