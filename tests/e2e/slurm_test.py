@@ -126,8 +126,9 @@ export MILLRACE_SECRET={SECRET}
         self.assertEqual(second[0]["step"], first[-1]["step"] + 1, self.text_of(name))
         self.assertIn(first[-1]["step"], self.saved_steps(name))
 
-    # Goal: srun's tasks train one job, over two nodes and on one, with and without PMIx; without
-    # a secret and PMIx they say what to do. Method: all losses must be the same.
+    # Goal: srun's tasks train one job, over two nodes and on one, in a heterogeneous step, with
+    # and without PMIx; without a secret and PMIx they say what to do. Method: all losses must
+    # be the same.
     def test_srun(self):
         job = self.write_job("tiny", steps=12, checkpoint=NO_CHECKPOINTS)
         agent = [MILLRACE, "agent", job]
@@ -135,17 +136,33 @@ export MILLRACE_SECRET={SECRET}
         self.assertEqual(refused.returncode, 2, refused.stdout)
         self.assertIn("srun --mpi=pmix", refused.stdout)
         curves = []
-        places = [["-N2", "-n2"], ["-N1", "-n2", "-w", "node1"]]
+        places = [["-N2", "-n2"], ["-N1", "-n2", "-w", "node1"],
+                  ["-n1", "-w", "node1", *agent, ":", "-n1", "-w", "node2"]]
         if "pmix" in self.slurm.run(["srun", "--mpi=list"]).stdout:
             places.append(["-N2", "-n2", "--mpi=pmix"])
         for place in places:
             variables = OF_OPEN_MPI if "--mpi=pmix" in place else {"MILLRACE_SECRET": SECRET}
-            done = self.slurm.run(["srun", *place, "--kill-on-bad-exit=0", *agent], **variables)
+            done = self.slurm.run(["srun", "--kill-on-bad-exit=0", *place, *agent], **variables)
             self.assertEqual(done.returncode, 0, done.stdout)
             curves.append([line["loss"] for line in self.metrics(self.runs("tiny")[-1])])
             self.assertEqual(len(curves[-1]), 12)
             self.assertEqual(curves[-1], curves[0], place)
             time.sleep(1.1)  # Run folders are named by the second.
+
+    # Goal: the tasks of an array are jobs of their own, on the same nodes at the same time.
+    # Method: both train all their steps, and the same.
+    def test_array(self):
+        job = self.write_job("array", steps=12, checkpoint=NO_CHECKPOINTS)
+        array = self.slurm.submit(f"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --nodelist=node[1-2] --array=1-2 --output=/dev/null
+export MILLRACE_SECRET={SECRET}
+srun {MILLRACE} agent {job}
+""")
+        for task in (1, 2):
+            self.wait_for_state(f"{array}_{task}", "COMPLETED", "array")
+        curves = [[line["loss"] for line in self.metrics(run)] for run in self.runs("array")]
+        self.assertEqual([len(curve) for curve in curves], [12, 12])
+        self.assertEqual(curves[0], curves[1])
 
     # Goal: a job that Slurm warns of its time limit ends with a checkpoint and the exit code
     # that requeues it, and its next start loses no step; scancel ends that one with a
