@@ -154,6 +154,9 @@ void JobRunner::OnAgentHello(SessionId session,
     joined.live_workers.push_back({Rank{worker.rank()}, worker.incarnation()});
   }
   Handle(joined);
+  if (hello.has_stop()) {
+    Handle(StopRequested{hello.stop().now(), hello.stop().requeue()});
+  }
 }
 
 void JobRunner::OnGaveUp(const AgentGaveUp& event) {

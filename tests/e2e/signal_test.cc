@@ -116,6 +116,34 @@ TEST(SignalTest, Usr1AsksForAnotherStart) {
   }
 }
 
+// Goal: a coordinator that dies after a signal does not make the job forget it:
+// the job stops, and its exit code is that of SIGUSR1. Method: a worker that is
+// stopped (SIGSTOP) holds the step until the coordinator is another one.
+TEST(SignalTest, Usr1OutlivesTheCoordinator) {
+  const JobFolder folder("usr1-coordinator");
+  const std::string job = WriteTinyJob(
+      folder, {.num_steps = kEndless,
+               .checkpoint_interval = 0,
+               .checkpoint_directory = folder.path + "/checkpoints"});
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  const std::vector<pid_t> workers = process.Find("worker");
+  const std::vector<pid_t> coordinators = process.Find("coordinator");
+  ASSERT_EQ(workers.size(), 2u);
+  ASSERT_EQ(coordinators.size(), 1u);
+  ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
+  process.Signal(SIGUSR1);
+  ASSERT_TRUE(process.WaitUntil(
+      [&] { return CountEvents(folder, "stop_requested") == 1; }));
+  ASSERT_EQ(kill(coordinators.front(), SIGKILL), 0);
+  ASSERT_TRUE(process.WaitUntil([&] {
+    return CountEvents(folder, "stop_requested") == 2;
+  })) << process.Output();
+  ASSERT_EQ(kill(workers.front(), SIGCONT), 0);
+  EXPECT_EQ(process.Wait(), 75) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["status"], "stopped");
+}
+
 // Goal: a job that would begin again at its first step asks for no other start:
 // it would do so for ever. Method: checkpoints in the run directory, where the
 // next start does not look.

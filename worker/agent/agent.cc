@@ -147,6 +147,7 @@ class Agent {
     agent->set_sees_checkpoints(host_job_->sees_checkpoints);
     agent->set_data_ready(data_facts_.has_value());
     if (data_facts_.has_value()) *agent->mutable_data() = *data_facts_;
+    if (stop_.has_value()) *agent->mutable_stop() = *stop_;
     for (const auto& [rank, worker] : workers_) {
       protocol::LiveWorker* live = agent->add_workers();
       live->set_rank(rank);
@@ -372,8 +373,13 @@ class Agent {
   };
   void RequestStop(const Stop& stop) {
     protocol::ToCoordinator message;
-    message.mutable_stop_request()->set_now(stop.now);
-    message.mutable_stop_request()->set_requeue(stop.requeue);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!stop_.has_value()) stop_.emplace();
+      if (stop.now) stop_->set_now(true);
+      if (stop.requeue) stop_->set_requeue(true);
+      *message.mutable_stop_request() = *stop_;
+    }
     client_->SendReliably(std::move(message));
   }
 
@@ -556,7 +562,8 @@ class Agent {
   int32_t agent_idx_;  // -1: not known yet.
   std::optional<HostJob> host_job_;
   std::optional<protocol::DataFacts> data_facts_;
-  std::map<int32_t, Worker> workers_;  // By rank; living ones.
+  std::optional<protocol::StopRequest> stop_;  // Once asked for.
+  std::map<int32_t, Worker> workers_;          // By rank; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
 };
