@@ -128,7 +128,7 @@ export MILLRACE_SECRET={SECRET}
 
     # Goal: srun's tasks train one job, over two nodes and on one, in a heterogeneous step, with
     # and without PMIx; without a secret and PMIx they say what to do. Method: all losses must
-    # be the same.
+    # be the same over two nodes, and within 2e-5 on one.
     def test_srun(self):
         job = self.write_job("tiny", steps=12, checkpoint=NO_CHECKPOINTS)
         agent = [MILLRACE, "agent", job]
@@ -146,7 +146,11 @@ export MILLRACE_SECRET={SECRET}
             self.assertEqual(done.returncode, 0, done.stdout)
             curves.append([line["loss"] for line in self.metrics(self.runs("tiny")[-1])])
             self.assertEqual(len(curves[-1]), 12)
-            self.assertEqual(curves[-1], curves[0], place)
+            if "-N1" in place:  # The plan of one node may add in another order.
+                for loss, expected in zip(curves[-1], curves[0]):
+                    self.assertLess(abs(loss - expected), 2e-5 * abs(expected))
+            else:
+                self.assertEqual(curves[-1], curves[0], place)
             time.sleep(1.1)  # Run folders are named by the second.
 
     # Goal: the tasks of an array are jobs of their own, on the same nodes at the same time.
