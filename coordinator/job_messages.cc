@@ -365,8 +365,11 @@ void JobRunner::OnCheckpointPart(Rank rank,
   }
   auto& of_step = parts_[part.step()];
   const bool is_new = !of_step.contains(rank);
-  of_step[rank] = {part.entry(), message.sequence()};
-  if (is_new) output_->AddCheckpoint(rank, part.seconds());
+  of_step[rank] = {.entry = part.entry(),
+                   .sequence = message.sequence(),
+                   .waited_s = part.waited_s(),
+                   .written_s = part.written_s()};
+  if (is_new) output_->AddCheckpoint(rank, part.waited_s());
   Handle(PartWritten{rank, generation, part.step(), ok});
 }
 

@@ -330,9 +330,14 @@ void JobRunner::Do(const CommitStep& action) {
   }
   MustSucceed(log_->CheckpointCommitted(action.step, path));
   verify_before_restore_ = false;
+  double waited_s = 0, written_s = 0;
   for (const auto& [rank, part] : parts_[action.step]) {
     Acknowledge(worker_sessions_[rank], part.sequence);
+    waited_s = std::max(waited_s, part.waited_s);
+    written_s = std::max(written_s, part.written_s);
   }
+  commit_detail_ = absl::StrCat("training waited ", FormatSeconds(waited_s),
+                                "; written in ", FormatSeconds(written_s));
   parts_.erase(parts_.begin(), parts_.upper_bound(action.step));
   ExportStep(action.step, path);
   Handle(StepCommitted{action.step});
@@ -368,6 +373,7 @@ void JobRunner::Do(const Report& action) {
                                        "hosts share no folder",
                                  "; once more stops at once"));
   } else if (action.event == "checkpoint_committed") {
+    detail = commit_detail_;
     MustSucceed(output_->WriteTime());
   }
   output_->Event({.event = action.event,

@@ -55,6 +55,8 @@ class JobRunner {
     std::string entry;
     uint64_t sequence;  // Acknowledged when committed, not before: a restarted
                         // coordinator needs it again.
+    double waited_s;    // As in CheckpointPart.
+    double written_s;
   };
 
   JobRunner(const CoordinatorOptions& options, JobSpec job, std::string probe,
@@ -196,6 +198,7 @@ class JobRunner {
   std::map<std::string, std::string> rendezvous_;
   std::map<std::string, std::vector<SessionId>> rendezvous_waiters_;
   std::map<int64_t, std::map<Rank, Part>> parts_;
+  std::string commit_detail_;  // What the newest committed checkpoint cost.
   struct MeasuredRank {
     RankTimeline timeline;
     RankLoad load;

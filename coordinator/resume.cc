@@ -62,12 +62,23 @@ std::string ReasonNotToResume(const CheckpointSpec& spec) {
 
 absl::Status CheckSameStart(FileSystem& files, const ResumeChoice& choice,
                             const JobSpec& job) {
-  if (choice.path.empty() || job.model_from.empty()) return absl::OkStatus();
+  const bool has_reference = job.training.trains_preferences();
+  if (choice.path.empty() || (job.model_from.empty() && !has_reference)) {
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(const CheckpointInfo info,
                    ReadCheckpointInfo(files, choice.path));
   ASSIGN_OR_RETURN(
       const JobSpec earlier,
       ParseJob(info.job_yaml, absl::StrCat(choice.path, " (job_yaml)")));
+  if (has_reference && !earlier.training.trains_preferences()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        choice.path, " is of a training with training.objective ",
+        earlier.training.objective, "; dpo would go on from it beside ",
+        job.model_from.empty() ? "random weights" : job.model_from,
+        " as the reference. Export it (millrace checkpoint export), name that "
+        "folder in model.from, and set checkpoint.resume: none"));
+  }
   if (earlier.model_fingerprint == job.model_fingerprint) {
     return absl::OkStatus();
   }

@@ -49,6 +49,7 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
                              : job.layout.micro_batch.value_or(1),
           .num_microbatches = options.micro_batches,
           .precision = PrecisionOf(precision),
+          .objective = job.training.minimizes(),
           .recompute = again.recompute};
 }
 

@@ -63,6 +63,14 @@ class Scorer {
       const ScoreOptions& options) {
     std::unique_ptr<Scorer> scorer(new Scorer);
     ASSIGN_OR_RETURN(scorer->job_, LoadJobWithFolder(options.job_path));
+    for (const auto& [name, set] : scorer->job_.evaluation.sets) {
+      if (!set.is_preference()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          options.job_path, ": evaluation.sets.", name,
+          ": pairs have a loss only beside the references that `millrace run` "
+          "computes; leave the set out, or read its loss in the run's "
+          "metrics.jsonl"));
+    }
     RETURN_IF_ERROR(scorer->OpenData(options));
     RETURN_IF_ERROR(scorer->MakeTrainer(options));
     RETURN_IF_ERROR(scorer->LoadState(options));

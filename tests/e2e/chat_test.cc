@@ -26,7 +26,8 @@ std::string WriteInto(const JobFolder& folder, const std::string& name,
 
 struct ChatJob {
   int num_steps = 20;
-  std::string layout = "{data: 2}";
+  // Equal layouts give equal bits.
+  std::string layout = "{data: 2, micro_batch: 2, zero: 1}";
   std::string resume = "none";
   std::string source;  // More keys of the source.
 };

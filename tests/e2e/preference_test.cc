@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -350,6 +353,21 @@ TEST(PreferenceTest, ReferencesAreKept) {
       TrainPairs(job, layout, kOneEach, folder.path(), 1);
   EXPECT_NEAR(changed.steps[0].preference->chosen_reward,
               -10 * job.training.dpo_beta / 8, 1e-5);
+  ASSERT_TRUE(WriteFileAtomically(path, "damaged").ok());
+  const PairResult anew = TrainPairs(job, layout, kOneEach, folder.path(), 1);
+  ASSERT_TRUE(anew.status.ok()) << anew.status;
+  EXPECT_NEAR(anew.steps[0].loss, std::log(2.0), 1e-6);
+
+  // Exports of one model have one fingerprint.
+  JobSpec tuned = job;
+  tuned.model_from = folder.path();
+  tuned.model_fingerprint = "0123456789abcdef";
+  const std::string weights = folder.Write("model.safetensors", "weights");
+  const std::string of_first_export = ReferencePath(tuned, pairs);
+  std::filesystem::last_write_time(
+      weights,
+      std::filesystem::last_write_time(weights) + std::chrono::seconds(1));
+  EXPECT_NE(ReferencePath(tuned, pairs), of_first_export);
 
   job.training.seed = 7;
   EXPECT_NE(ReferencePath(job, pairs), path);

@@ -47,10 +47,11 @@ TimeBreakdown Scaled(const TimeBreakdown& breakdown, double factor) {
 }  // namespace
 
 GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
-                             Generation generation,
+                             CheckpointWriter* writer, Generation generation,
                              const protocol::StartGeneration& message)
     : options_(options),
       client_(client),
+      writer_(writer),
       generation_(generation),
       message_(message),
       rank_(options.rank),
@@ -66,6 +67,7 @@ GenerationRun::~GenerationRun() {
 void GenerationRun::Abort() {
   store_.Abort();
   aborted_ = true;
+  writer_->Abandon();
   std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_ != nullptr) communicators_->Abort();
   if (trainer_ != nullptr) trainer_->Abort();
@@ -259,30 +261,84 @@ absl::Status GenerationRun::Restore(const JobSpec& job,
   return trainer_->FinishFilling(info.step);
 }
 
-void GenerationRun::WritePart(const JobSpec& job,
-                              const std::vector<StatePiece>& state) {
+absl::StatusOr<std::shared_ptr<const StateSnapshot>>
+GenerationRun::SnapshotOfState(const JobSpec& job) {
+  // A slow disk holds up training, not the host's memory.
+  RETURN_IF_ERROR(writer_->WaitUntilIdle(aborted_));
+  newest_snapshot_ = nullptr;
+  absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot =
+      trainer_->TakeSnapshot();
+  if (absl::IsResourceExhausted(snapshot.status()) &&
+      !job.resources.uses_cuda()) {
+    std::vector<StatePiece> state;
+    ASSIGN_OR_RETURN(state, trainer_->ReadState());
+    snapshot = StateSnapshot::InPlace(state);
+  }
+  if (snapshot.ok()) newest_snapshot_ = *snapshot;
+  return snapshot;
+}
+
+absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
   const int64_t step = trainer_->completed_steps();
-  const CheckpointInfo info = {
-      .step = step,
-      .generation = generation_,
-      .seed = job.training.seed,
-      .samples_consumed = step * job.training.global_batch,
-      .layout = FromMessage(message_.layout()),
-      .job_yaml = message_.job_yaml()};
-  const absl::StatusOr<std::string> entry = WriteCheckpointPart(
-      *PosixFileSystem(), message_.checkpoint_directory(), info, rank_, state);
-  protocol::ToCoordinator message = NewMessage();
-  protocol::CheckpointPart* part = message.mutable_checkpoint_part();
-  part->set_step(step);
-  part->set_seconds(MonotonicSeconds() - began_s);
-  if (entry.ok()) {
-    part->set_entry(*entry);
-  } else {
-    // A full disk must not end the training; the coordinator says so aloud.
-    part->set_error(std::string(entry.status().message()));
+  const absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot =
+      SnapshotOfState(job);
+  const bool has_memory = !absl::IsResourceExhausted(snapshot.status());
+  if (has_memory) RETURN_IF_ERROR(snapshot.status());
+  const bool holds_up_training = has_memory && (*snapshot)->is_in_place();
+  // The object that this is called by may be gone by then.
+  const auto on_written =
+      [client = client_, message = NewMessage(), step,
+       waited_s = MonotonicSeconds() - began_s, holds_up_training](
+          const absl::StatusOr<std::string>& entry, double seconds) {
+        protocol::ToCoordinator written = message;
+        protocol::CheckpointPart* part = written.mutable_checkpoint_part();
+        part->set_step(step);
+        part->set_waited_s(waited_s + (holds_up_training ? seconds : 0));
+        part->set_written_s(seconds);
+        if (entry.ok()) {
+          part->set_entry(*entry);
+        } else {
+          // A full disk must not end the training; the coordinator says so
+          // aloud.
+          part->set_error(std::string(entry.status().message()));
+        }
+        client->SendReliably(std::move(written));
+      };
+  if (!has_memory) {
+    on_written(snapshot.status(), 0);
+    return absl::OkStatus();
   }
-  client_->SendReliably(std::move(message));
+  begun_checkpoint_ = {
+      .directory = message_.checkpoint_directory(),
+      .info = {.step = step,
+               .generation = generation_,
+               .seed = job.training.seed,
+               .samples_consumed = step * job.training.global_batch,
+               .layout = FromMessage(message_.layout()),
+               .job_yaml = message_.job_yaml()},
+      .rank = rank_,
+      .snapshot = *snapshot,
+      .on_written = on_written};
+  if (!holds_up_training) return absl::OkStatus();
+  RETURN_IF_ERROR(WriteSnapshot());
+  return writer_->WaitUntilIdle(aborted_);
+}
+
+absl::StatusOr<uint64_t> GenerationRun::HashOfState() {
+  if (newest_snapshot_ != nullptr) {
+    return HashOwnedParameters(newest_snapshot_->pieces());
+  }
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->ReadState());
+  return HashOwnedParameters(state);
+}
+
+absl::Status GenerationRun::WriteSnapshot() {
+  if (!begun_checkpoint_.has_value()) return absl::OkStatus();
+  RETURN_IF_ERROR(writer_->Start(*std::move(begun_checkpoint_), aborted_));
+  begun_checkpoint_.reset();
+  return absl::OkStatus();
 }
 
 // Until a GPU's first timeline nothing is known of where its steps' time went;
@@ -382,19 +438,21 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     // An export is written from a checkpoint.
     const bool saves = is_due(step, job.checkpoint.interval_steps) ||
                        is_due(step, job.exports.every);
-    // Validation and checkpoints belong to this very step, so its result must
-    // be known.
-    if (validates || evaluates || saves) RETURN_IF_ERROR(CatchUp(&result));
+    // Validation belongs to this very step, so its result must be known.
+    if (validates || evaluates) RETURN_IF_ERROR(CatchUp(&result));
     std::optional<Validation> validation;
     if (validates || evaluates) {
       ASSIGN_OR_RETURN(validation, Validate(job, validates, evaluates));
     }
     if (result.has_value()) ReportStep(*result, validation);
     if (saves) {
-      std::vector<StatePiece> state;
-      ASSIGN_OR_RETURN(state, trainer_->ReadState());
-      WritePart(job, state);
+      RETURN_IF_ERROR(WriteSnapshot());  // The one before, every step's.
+      RETURN_IF_ERROR(BeginCheckpoint(job));
       saved_step = step;
+    }
+    if (result.has_value() && begun_checkpoint_.has_value() &&
+        result->step >= begun_checkpoint_->info.step) {
+      RETURN_IF_ERROR(WriteSnapshot());
     }
   }
   result.reset();
@@ -403,12 +461,17 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   std::optional<uint64_t> parameter_hash;
   const bool can_save = !message_.checkpoint_directory().empty();
-  if (job.checkpoint.at_end || job.exports.every > 0 || (stopped && can_save) ||
-      saved_step == trainer_->completed_steps()) {
-    std::vector<StatePiece> state;
-    ASSIGN_OR_RETURN(state, trainer_->ReadState());
-    if (saved_step != trainer_->completed_steps()) WritePart(job, state);
-    parameter_hash = HashOwnedParameters(state);
+  const bool saves_end = job.checkpoint.at_end || job.exports.every > 0 ||
+                         (stopped && can_save) ||
+                         saved_step == trainer_->completed_steps();
+  RETURN_IF_ERROR(WriteSnapshot());
+  if (saves_end && saved_step != trainer_->completed_steps()) {
+    RETURN_IF_ERROR(BeginCheckpoint(job));
+    RETURN_IF_ERROR(WriteSnapshot());
+  }
+  RETURN_IF_ERROR(writer_->WaitUntilIdle(aborted_));
+  if (saves_end) {
+    ASSIGN_OR_RETURN(parameter_hash, HashOfState());
   }
   ReportEnd(stopped, parameter_hash);
   return absl::OkStatus();

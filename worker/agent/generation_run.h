@@ -22,6 +22,7 @@
 #include "coordinator/protocol/millrace.pb.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
+#include "worker/agent/checkpoint_writer.h"
 #include "worker/agent/remote_rendezvous_store.h"
 #include "worker/agent/worker_process.h"
 #include "worker/communicate/communicator.h"
@@ -33,9 +34,9 @@ namespace millrace {
 
 class GenerationRun {
  public:
-  // Starts at once. `options` and `client` are borrowed.
+  // Starts at once. `options`, `client` and `writer` are borrowed.
   GenerationRun(const WorkerOptions& options, Client* client,
-                Generation generation,
+                CheckpointWriter* writer, Generation generation,
                 const protocol::StartGeneration& message);
   // Aborts, and waits for the thread.
   ~GenerationRun();
@@ -80,12 +81,21 @@ class GenerationRun {
   TimeBreakdown BreakdownOf(const StepResult& result);
   bool SendsTimelineOf(int64_t step) const;
   void AddLoad(protocol::StepDone* message);
-  void WritePart(const JobSpec& job, const std::vector<StatePiece>& state);
+  // Begin to write a checkpoint of the newest step: take the snapshot, and give
+  // it to the writer once the step's result is known.
+  absl::Status BeginCheckpoint(const JobSpec& job);
+  absl::Status WriteSnapshot();
+  // Where a CPU's host has no memory for a copy, the state itself.
+  absl::StatusOr<std::shared_ptr<const StateSnapshot>> SnapshotOfState(
+      const JobSpec& job);
+  // Of the newest step, once its checkpoint is written.
+  absl::StatusOr<uint64_t> HashOfState();
   void ReportEnd(bool stopped, std::optional<uint64_t> parameter_hash);
   protocol::ToCoordinator NewMessage() const;
 
   const WorkerOptions& options_;
   Client* const client_;
+  CheckpointWriter* const writer_;
   const Generation generation_;
   const protocol::StartGeneration message_;
   const Rank rank_;
@@ -95,6 +105,9 @@ class GenerationRun {
   // State of training, used on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;
+  // The newest step's checkpoint, until the writer has it.
+  std::optional<CheckpointWrite> begun_checkpoint_;
+  std::shared_ptr<const StateSnapshot> newest_snapshot_;
   bool stop_ = false;
   double last_loss_ = 0;
   bool shares_processors_ = false;  // With other processes of the host.

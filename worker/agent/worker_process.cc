@@ -10,6 +10,8 @@
 
 #include "base/status_macros.h"
 #include "coordinator/protocol/client.h"
+#include "fault/file_system.h"
+#include "worker/agent/checkpoint_writer.h"
 #include "worker/agent/generation_run.h"
 
 namespace millrace {
@@ -21,6 +23,8 @@ constexpr int kReplaceMeExitCode = 3;
 class WorkerProcess {
  public:
   explicit WorkerProcess(const WorkerOptions& options) : options_(options) {}
+  // A run uses client and writer.
+  ~WorkerProcess() { SetRun(nullptr); }
 
   absl::Status Run() {
     ASSIGN_OR_RETURN(
@@ -68,8 +72,9 @@ class WorkerProcess {
         EndRun();
         newest_ = generation;
         client_->DropOlderThan(message.generation());
-        SetRun(std::make_unique<GenerationRun>(
-            options_, client_.get(), generation, message.start_generation()));
+        SetRun(std::make_unique<GenerationRun>(options_, client_.get(),
+                                               &writer_, generation,
+                                               message.start_generation()));
         break;
       case protocol::FromCoordinator::kAbortGeneration:
         if (generation < newest_) break;
@@ -133,8 +138,9 @@ class WorkerProcess {
   // Changed by the main thread only; the client's thread reads it.
   std::mutex mutex_;
   std::unique_ptr<GenerationRun> run_;
-  // Last: it is destroyed first, and its thread calls MakeHello().
+  // Destroyed before what its thread uses in MakeHello().
   std::unique_ptr<Client> client_;
+  CheckpointWriter writer_{PosixFileSystem()};  // Reports to the client.
 };
 
 }  // namespace

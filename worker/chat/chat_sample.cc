@@ -12,6 +12,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Finding turns takes the text before each, so time grows with the square of
+// their number: some ten seconds for a record.
+constexpr size_t kMaxTextOfPrefixes = size_t{256} << 20;
+
+absl::Status TooManyTurns() {
+  return absl::ResourceExhaustedError(
+      "a conversation of too many turns to find those of the assistant; mark "
+      "them in the template by {% generation %}, train on completion (the last "
+      "turn) or all, or cut the conversation");
+}
+
 struct Conversation {
   Json messages = Json::array();
   size_t num_prompt_messages = 0;  // Those that are never trained.
@@ -115,7 +126,11 @@ class ConversationText {
       messages.push_back(conversation_.messages[i]);
     }
     variables_["add_generation_prompt"] = asks_for_more;
-    return options_.chat_template->Render(variables_, options_.date);
+    ASSIGN_OR_RETURN(RenderedChat chat,
+                     options_.chat_template->Render(variables_, options_.date));
+    text_of_prefixes_ += chat.text.size();
+    if (text_of_prefixes_ > kMaxTextOfPrefixes) return TooManyTurns();
+    return chat;
   }
 
   // The bytes of assistant's turn `idx` in `whole`.
@@ -150,6 +165,7 @@ class ConversationText {
   const Conversation& conversation_;
   const ChatSampleOptions& options_;
   Json variables_;
+  size_t text_of_prefixes_ = 0;
 };
 
 using Spans = std::vector<std::pair<size_t, size_t>>;
@@ -185,8 +201,11 @@ absl::StatusOr<ChatSample> Tokenize(const JsonTokenizer& tokenizer,
   if (parts != sample.tokens) {
     // A border is where the tokens of the text before it part from the whole's.
     borders.clear();
+    size_t text_of_prefixes = 0;
     for (const auto& [begin, end] : spans) {
       for (const size_t border : {begin, end}) {
+        text_of_prefixes += border;
+        if (text_of_prefixes > kMaxTextOfPrefixes) return TooManyTurns();
         std::vector<int32_t> before;
         RETURN_IF_ERROR(AppendIds(
             tokenizer, absl::string_view(text).substr(0, border), &before));

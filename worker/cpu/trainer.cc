@@ -72,6 +72,15 @@ class CpuTrainer final : public Trainer {
     return Pieces();
   }
 
+  absl::StatusOr<std::shared_ptr<const StateSnapshot>> TakeSnapshot() override {
+    const std::vector<StatePiece> state = Pieces();
+    if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
+      ASSIGN_OR_RETURN(snapshot_, StateSnapshot::Create(state));
+    }
+    RETURN_IF_ERROR(snapshot_->CopyFrom(state));
+    return snapshot_;
+  }
+
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override {
     return Pieces();
   }
@@ -257,6 +266,7 @@ class CpuTrainer final : public Trainer {
   const MeshCoordinates coordinates_;
   BatchSource* const batches_;
   int64_t completed_steps_ = 0;
+  std::shared_ptr<StateSnapshot> snapshot_;  // The last one's memory.
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;
   std::unique_ptr<Arenas> arenas_;

@@ -1,12 +1,12 @@
 #include "worker/data/chat_encoder.h"
 
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 
 namespace millrace {
 namespace {
@@ -48,11 +48,22 @@ void RemoveNulls(nlohmann::ordered_json* value) {
     for (nlohmann::ordered_json& item : *value) RemoveNulls(&item);
   }
   if (!value->is_object()) return;
-  for (auto field = value->begin(); field != value->end();) {
-    RemoveNulls(&*field);
-    field = field->is_null() && field.key() != "content" ? value->erase(field)
-                                                         : std::next(field);
+  // Erasing a field moves all behind it.
+  nlohmann::ordered_json::object_t kept;
+  for (auto& [key, field] :
+       value->get_ref<nlohmann::ordered_json::object_t&>()) {
+    RemoveNulls(&field);
+    if (field.is_null() && key != "content") continue;
+    kept.push_back({key, std::move(field)});
   }
+  *value = std::move(kept);
+}
+
+absl::Status CheckChatRecordSize(const Record& record) {
+  if (record.num_bytes() <= kMaxChatRecordBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected a record of at most ", FormatBytes(kMaxChatRecordBytes),
+      ", found one of ", FormatBytes(record.num_bytes())));
 }
 
 ChatEncoder::ChatEncoder(const ChatEncoderOptions& options)
@@ -74,6 +85,7 @@ std::vector<std::string> ChatEncoder::columns() const {
 
 void ChatEncoder::Encode(Record* record, EncodedRecord* encoded) const {
   const auto make = [&]() -> absl::StatusOr<ChatSample> {
+    RETURN_IF_ERROR(CheckChatRecordSize(*record));
     ASSIGN_OR_RETURN(Columns columns, record->TakeColumns());
     if (record->place().format == RecordFormat::kParquet) RemoveNulls(&columns);
     if (!column_.empty()) RETURN_IF_ERROR(RenameMessages(column_, &columns));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/json.h"
 #include "worker/chat/chat_files.h"
@@ -20,6 +21,13 @@ namespace millrace {
 // Rows of a table have every field that any row has; null stands for none.
 // `content` stays, since templates ask whether it is none.
 void RemoveNulls(nlohmann::ordered_json* value);
+
+// Templates make no longer text, and a record takes up to a hundred times its
+// bytes while it is read.
+inline constexpr int64_t kMaxChatRecordBytes = int64_t{32} << 20;
+
+// InvalidArgument for a longer record.
+absl::Status CheckChatRecordSize(const Record& record);
 
 struct ChatEncoderOptions {
   const Tokenizer* tokenizer;  // Borrowed; a tokenizer.json.

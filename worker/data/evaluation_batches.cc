@@ -43,7 +43,8 @@ absl::StatusOr<DataSpec> DataOfSet(const DataSourceSpec& set,
       (is_indexed(file) ? spec.indexed : spec.text).push_back(file);
     }
   } else if (set.format == "indexed" ||
-             std::ranges::all_of(set.files, is_indexed)) {
+             (!set.has_samples() &&
+              std::ranges::all_of(set.files, is_indexed))) {
     spec.indexed = set.files;
   } else {
     spec.sources = {set};

@@ -37,13 +37,18 @@ absl::Status CheckAnswers(const PairRecord& record) {
 }
 
 // Whether the answers are conversations from their first message on. Some data
-// sets repeat the prompt as a text beside them.
+// sets repeat the prompt beside them, as a text or as messages.
 bool AreConversations(const PairRecord& record) {
   const PairRecord& chosen = record["chosen"];
   if (!chosen.is_array()) return false;
   if (!record.contains("prompt")) return true;
+  const PairRecord& prompt = record["prompt"];
+  if (prompt.is_array()) {
+    return !prompt.empty() && chosen.size() > prompt.size() &&
+           std::equal(prompt.begin(), prompt.end(), chosen.begin());
+  }
   const PairRecord& first = chosen.front();
-  return record["prompt"].is_string() && first.is_object() &&
+  return prompt.is_string() && first.is_object() &&
          first.value("role", PairRecord()) != "assistant";
 }
 
@@ -76,9 +81,12 @@ absl::Status TakePrompt(PairRecord* record) {
 absl::Status AddAnswer(const PairRecord& record, const char* answer,
                        const ChatSampleOptions& options,
                        EncodedRecord* encoded) {
-  PairRecord of_answer = record;
+  // Other columns, `messages` among them, would be taken for the conversation.
+  PairRecord of_answer = PairRecord::object();
+  for (const char* shared : {"prompt", "tools", "documents"}) {
+    if (record.contains(shared)) of_answer[shared] = record[shared];
+  }
   of_answer["completion"] = record[answer];
-  for (const char* other : kAnswers) of_answer.erase(other);
   ASSIGN_OR_RETURN(const ChatSample sample, MakeChatSample(of_answer, options));
   // The first token of a sample is nobody's target.
   if (sample.trained.empty() ||
@@ -113,6 +121,7 @@ std::vector<std::string> PreferenceEncoder::columns() const {
 
 void PreferenceEncoder::Encode(Record* record, EncodedRecord* encoded) const {
   const auto encode = [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckChatRecordSize(*record));
     ASSIGN_OR_RETURN(PairRecord columns, record->TakeColumns());
     RemoveNulls(&columns);
     RETURN_IF_ERROR(CheckAnswers(columns));

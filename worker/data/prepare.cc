@@ -28,6 +28,7 @@ namespace {
 
 // Raise when the same data would give other tokens than before.
 constexpr int kCacheVersion = 2;
+constexpr int kPairsVersion = 2;  // Preference sources alone.
 
 void AddFiles(const DataSource& source, Hasher* hasher) {
   hasher->AddString(source.column);
@@ -162,6 +163,8 @@ class Preparation {
             options_.data.chat_date}) {
         hasher.AddString(part);
       }
+      // Changes with what becomes of their records.
+      if (source.is_preference()) hasher.AddNumber(kPairsVersion);
     }
     return absl::StrFormat("%s/data/%016x", cache_, hasher.Digest());
   }

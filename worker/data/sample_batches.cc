@@ -84,8 +84,9 @@ absl::StatusOr<std::unique_ptr<SampleBatches>> SampleBatches::Open(
         options.name, ": ", counts.num_shortened, " are cut at ",
         "model.sequence_length ", options.sequence_length,
         " before the first trained token, ", counts.num_dropped_long,
-        " are longer and left out (data.long_samples); raise "
-        "model.sequence_length, or look at what is trained of them"));
+        " are longer and left out",
+        options.pairs ? ", since pairs are never cut" : " (data.long_samples)",
+        "; raise model.sequence_length, or look at what is trained of them"));
   }
   if (num_samples < num_needed) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "worker/records/parquet_column.h"
 #include "worker/records/parquet_file.h"
 #include "worker/records/parquet_footer.h"
@@ -221,6 +222,14 @@ class ParquetReader : public RecordReader {
         ASSIGN_OR_RETURN(item, ReadContent(node));
       }
       items.push_back(std::move(item));
+      // A few bytes of the file can stand for any number of items.
+      num_bytes_ += static_cast<int64_t>(sizeof(Json));
+      if (num_bytes_ > kMaxRecordTextBytes) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            file_.path(), ", row ", place_.number, ": expected a record of ",
+            "at most ", FormatBytes(kMaxRecordTextBytes),
+            ", found a larger one; remove the row"));
+      }
       ASSIGN_OR_RETURN(const bool has_entry, first.Load());
       goes_on = has_entry && first.repetition() == node.max_repetition;
     }

@@ -1,14 +1,17 @@
 #include "worker/train/references.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/status_macros.h"
@@ -21,12 +24,30 @@ namespace {
 
 constexpr int64_t kAnswers = 2;  // In a pair.
 // Changes with the meaning of the numbers.
-constexpr absl::string_view kReferencesVersion = "references 1";
+constexpr absl::string_view kReferencesVersion = "references 2";
 constexpr int64_t kMaxReferencesBytes = int64_t{1} << 34;
+
+// Names, sizes and times of the folder's files of weights. The fingerprint
+// follows from names, sizes and headers, which all exports of one model share.
+std::string WeightFilesOf(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    files.push_back(absl::StrCat(
+        entry.path().filename().string(), " ", entry.file_size(error), " ",
+        entry.last_write_time(error).time_since_epoch().count()));
+  }
+  std::sort(files.begin(), files.end());
+  return absl::StrJoin(files, "\n");
+}
 
 // A text that decides the weights that training starts from.
 std::string StartingWeightsKey(const JobSpec& job) {
-  if (!job.model_from.empty()) return job.model_fingerprint;
+  if (!job.model_from.empty()) {
+    return absl::StrCat(job.model_fingerprint, "\n",
+                        WeightFilesOf(job.model_from));
+  }
   JobSpec model;
   model.model = job.model;
   model.training.seed = job.training.seed;
@@ -153,7 +174,13 @@ absl::StatusOr<bool> PrepareReferences(const JobSpec& job, const Layout& layout,
       }
       references = ComputeReferences(job, layout, trainer, *pairs);
       if (references.ok() && writes) {
-        RETURN_IF_ERROR(WriteReferences(path, ToInt(rank), *references));
+        const absl::Status written =
+            WriteReferences(path, ToInt(rank), *references);
+        if (!written.ok()) {
+          std::cerr << "log-probabilities are not kept, so a restart computes "
+                       "them again: "
+                    << written.message() << std::endl;
+        }
       }
       if (references.ok() && writes && place.data == 0) {
         std::cerr << absl::StrFormat(

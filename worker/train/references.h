@@ -20,8 +20,8 @@
 namespace millrace {
 
 // The file of a source's references: beside its first file, named by a hash of
-// all that they depend on (starting weights, precision, files, length of
-// sequences).
+// all that they depend on (starting weights, by the fingerprint and the sizes
+// and times of their files; precision, files, length of sequences).
 std::string ReferencePath(const JobSpec& job, const PairSource& pairs);
 
 // Writes and reads it; `writer` tells apart those who write it at once.

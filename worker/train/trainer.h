@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "planner/simulate/timeline.h"
 #include "worker/communicate/communicator.h"
 #include "worker/data/batch_source.h"
+#include "worker/train/state_snapshot.h"
 
 namespace millrace {
 
@@ -93,6 +95,12 @@ class Trainer {
   // host memory that holds it until the next step. Waits for all that was
   // started. On a CPU the pieces are the state itself.
   virtual absl::StatusOr<std::vector<StatePiece>> ReadState() = 0;
+  // The state after completed_steps() steps, of which training goes on at once:
+  // the copy may be under way when this returns, and a step changes nothing
+  // before it is done. Reuses the memory of the snapshot before unless somebody
+  // holds that one. ResourceExhausted if the host has no memory for a copy.
+  virtual absl::StatusOr<std::shared_ptr<const StateSnapshot>>
+  TakeSnapshot() = 0;
   // The same state where it lies in the device's own memory, for programs that
   // read or change it in place between steps: fp32 throughout, so with bf16
   // activations the parameters are master weights. Waits for all that was

@@ -128,6 +128,44 @@ TEST(CpuTrainerTest, NonFiniteStepLeavesStateAlone) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Goal: a snapshot stays as the state was, holds what the rank owns, and its
+// memory serves again once nobody holds it. Method: one held over three steps,
+// beside a copy.
+TEST(CpuTrainerTest, SnapshotsStay) {
+  InProcessHub hub;
+  const auto copy_of = [](const std::vector<StatePiece>& pieces) {
+    std::vector<std::pair<std::string, std::vector<float>>> copy;
+    for (const StatePiece& piece : pieces) {
+      if (!piece.is_owner || piece.begin == piece.end) continue;
+      copy.emplace_back(
+          piece.tensor,
+          std::vector<float>(piece.data,
+                             piece.data + (piece.end - piece.begin)));
+    }
+    return copy;
+  };
+  const absl::Status status = RunRanks(
+      SmallJob(), kSharded, [&] { return hub.NewFactory(); },
+      [&](Rank, Trainer& trainer) {
+        EXPECT_TRUE(trainer.RunStep({}).ok());
+        const auto before = copy_of(*trainer.ReadState());
+        auto first = *trainer.TakeSnapshot();
+        EXPECT_TRUE(*first->IsTaken());
+        EXPECT_FALSE(first->is_in_place());
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(trainer.RunStep({}).ok());
+        auto second = *trainer.TakeSnapshot();
+        EXPECT_EQ(copy_of(first->pieces()), before);
+        EXPECT_EQ(copy_of(second->pieces()), copy_of(*trainer.ReadState()));
+        EXPECT_NE(copy_of(second->pieces()), before);
+        const float* const memory = second->pieces()[0].data;
+        EXPECT_NE(first->pieces()[0].data, memory);
+        second = nullptr;
+        EXPECT_EQ((*trainer.TakeSnapshot())->pieces()[0].data, memory);
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 // Goal: a rank that leaves ends the others' step with an error that names rank,
 // step and instruction. Method: rank 0 stops after one step.
 TEST(CpuTrainerTest, LostRankEndsTheStep) {

@@ -89,6 +89,14 @@ TEST_F(PreferenceConvertTest, TrainsBothAnswers) {
                    "], \"rejected\": [", user, ", ", says("5!"), "]}\n");
   EXPECT_THAT(ShownOf("{" + conversations), expected);
   EXPECT_THAT(ShownOf("{\"prompt\": \"2 + 2?\", " + conversations), expected);
+  EXPECT_THAT(
+      ShownOf(absl::StrCat("{\"prompt\": [", user, "], ", conversations)),
+      AllOf(expected, Not(HasSubstr("    - 2 + 2?<|im_end|>\n"
+                                    "    - <|im_start|>user\n"))));
+  // As UltraFeedback has it: `messages` repeats the chosen conversation.
+  EXPECT_THAT(ShownOf(absl::StrCat("{\"messages\": [", user, ", ", says("4."),
+                                   "], ", conversations)),
+              expected);
 }
 
 // Goal: records that are no pairs are named, with what was expected.

@@ -91,6 +91,18 @@ class CudaEvent {
     return CudaStatus(cudaStreamWaitEvent(stream, event_, 0),
                       "wait for an event");
   }
+  // The same, also where `stream` captures a graph: every launch of the graph
+  // waits for the newest Record() before it.
+  absl::Status MakeWaitAlsoInGraph(cudaStream_t stream) const {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    RETURN_IF_ERROR(CudaStatus(cudaStreamIsCapturing(stream, &capture),
+                               "ask whether a stream is captured"));
+    return CudaStatus(cudaStreamWaitEvent(stream, event_,
+                                          capture == cudaStreamCaptureStatusNone
+                                              ? cudaEventWaitDefault
+                                              : cudaEventWaitExternal),
+                      "wait for an event");
+  }
   // Seconds from `earlier` to this one; both timed, and past.
   absl::StatusOr<double> SecondsSince(const CudaEvent& earlier) const {
     float milliseconds = 0;

@@ -190,6 +190,7 @@ absl::Status CudaExecutor::RunMeasured(CudaPreparedProgram& prepared) {
 absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
                                         StepTimer* timer) {
   const Program& program = prepared.program();
+  guarded_.fill(false);
   if (progress_.has_value()) {
     RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(progress_->device.data(), 0,
                                                sizeof(Progress), stream()),
@@ -218,9 +219,15 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
                                           InstructionId id, StepTimer* timer) {
   const Instruction& instruction = prepared.program().instructions[id];
   const cudaStream_t stream = LaneStream(instruction.lane);
+  const auto lane_idx = static_cast<size_t>(instruction.lane);
   auto enqueue = [&]() -> absl::Status {
     for (const InstructionId earlier : instruction.waits) {
       RETURN_IF_ERROR(prepared.done_[earlier]->MakeWait(stream));
+    }
+    if (options_.state_is_read != nullptr &&
+        instruction.kind == OpKind::kAdamW && !guarded_[lane_idx]) {
+      guarded_[lane_idx] = true;
+      RETURN_IF_ERROR(options_.state_is_read->MakeWaitAlsoInGraph(stream));
     }
     if (timer != nullptr) RETURN_IF_ERROR(timer->RecordStart(id, stream));
     RETURN_IF_ERROR(prepared.ops_[id](stream));

@@ -77,6 +77,9 @@ class CudaExecutor {
     // Measured runs are graphs too. On streams the host launches each kernel:
     // where kernels are shorter than that takes, what is measured is the host.
     bool measure_in_graphs = false;
+    // The training state may be read until this event: ops that change it wait
+    // for its newest Record() before the run. Borrowed; may be null.
+    const CudaEvent* state_is_read = nullptr;
   };
   // Creates an executor on the current device.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(Options options);
@@ -121,6 +124,8 @@ class CudaExecutor {
 
   const Options options_;
   std::array<std::optional<LaneState>, kNumLanes> lanes_;
+  // Lanes of the run being given to the streams that wait for state_is_read.
+  std::array<bool, kNumLanes> guarded_ = {};
   // Start of a run, which the other lanes wait for.
   std::optional<CudaEvent> start_;
 

@@ -37,6 +37,9 @@ class CudaState {
   // written since.
   absl::StatusOr<std::vector<StatePiece>> HostPieces();
 
+  // Gives the host's copy back.
+  void ReleaseHost() { host_.clear(); }
+
   // Copy all of it, and return when it is there. Nothing on the device may be
   // using the state.
   absl::Status Download();

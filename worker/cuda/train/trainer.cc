@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "worker/cuda/train/initialize.h"
 #include "worker/cuda/train/rank_communication.h"
 #include "worker/cuda/train/run_record.h"
+#include "worker/cuda/train/snapshot.h"
 #include "worker/cuda/train/state.h"
 #include "worker/cuda/train/step_inputs.h"
 #include "worker/cuda/train/step_programs.h"
@@ -55,6 +57,7 @@ class CudaTrainer : public Trainer {
 
   const Program& program() const override { return programs_->training; }
   absl::StatusOr<std::vector<StatePiece>> ReadState() override;
+  absl::StatusOr<std::shared_ptr<const StateSnapshot>> TakeSnapshot() override;
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
   absl::Status TakeChanges() override;
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
@@ -102,6 +105,8 @@ class CudaTrainer : public Trainer {
   absl::Status WaitFor(const RunRecord& record) const;
   absl::Status WaitForStep();  // The untaken one.
   absl::Status WaitForAll();
+  absl::Status WaitForCopies();
+  void PrepareSnapshot();
   // Notes the first failure, with its place, and lets the peers' work end.
   absl::Status Fail(const absl::Status& status, absl::string_view place);
   void NoteDeviceMemory();
@@ -132,6 +137,10 @@ class CudaTrainer : public Trainer {
   std::unique_ptr<CudaKernelCache> kernels_;
   std::unique_ptr<RankCommunication> communication_;  // Null: one rank.
   std::unique_ptr<StepInputFeed> feed_;
+  std::optional<CudaStream> copying_;       // Of snapshots.
+  std::optional<CudaEvent> state_is_read_;  // By the newest snapshot.
+  std::shared_ptr<CudaSnapshot> snapshot_;  // The newest, for its memory.
+  std::future<absl::StatusOr<std::shared_ptr<CudaSnapshot>>> preparing_;
   std::unique_ptr<CudaExecutor> executor_;
   Variants training_;
   Variants validation_;
@@ -181,6 +190,9 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
                                                  .batches = options.batches}));
+  ASSIGN_OR_RETURN(copying_, CudaStream::Create(CudaStream::Priority::kNormal));
+  ASSIGN_OR_RETURN(state_is_read_, CudaEvent::Create(CudaEvent::Kind::kOrder));
+  RETURN_IF_ERROR(state_is_read_->Record(copying_->get()));
   ASSIGN_OR_RETURN(
       executor_,
       CudaExecutor::Create({.name = name_,
@@ -188,7 +200,8 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                             // Ranks that wait for each other tell where.
                             .note_progress = settings_.note_progress &&
                                              communication_ != nullptr,
-                            .measure_in_graphs = settings_.measure_in_graphs}));
+                            .measure_in_graphs = settings_.measure_in_graphs,
+                            .state_is_read = &*state_is_read_}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record,
@@ -295,6 +308,7 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
   }
   untaken_step_ = step;
   feed_->Prefetch(step + 1);
+  PrepareSnapshot();
   return result;
 }
 
@@ -449,9 +463,48 @@ absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
   return state_->HostPieces();
 }
 
+absl::StatusOr<std::shared_ptr<const StateSnapshot>>
+CudaTrainer::TakeSnapshot() {
+  RETURN_IF_ERROR(Begin());
+  const std::vector<StatePiece> state = state_->PiecesOnDevice();
+  if (preparing_.valid()) {
+    ASSIGN_OR_RETURN(snapshot_, preparing_.get());
+  }
+  if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
+    snapshot_ = nullptr;
+    ASSIGN_OR_RETURN(snapshot_, CudaSnapshot::Create(device_idx_, state));
+  }
+  const cudaStream_t stream = copying_->get();
+  if (untaken_step_ != 0) {
+    RETURN_IF_ERROR(RecordOf(untaken_step_).end.MakeWait(stream));
+  }
+  RETURN_IF_ERROR(snapshot_->Enqueue(state, stream));
+  RETURN_IF_ERROR(state_is_read_->Record(stream));
+  return snapshot_;
+}
+
+// Has a snapshot's memory made while the first steps run.
+void CudaTrainer::PrepareSnapshot() {
+  const bool expects_one =
+      job_.checkpoint.interval_steps > 0 || job_.exports.every > 0;
+  if (!expects_one || preparing_.valid() || snapshot_ != nullptr) return;
+  preparing_ =
+      std::async(std::launch::async,
+                 [device_idx = device_idx_, state = state_->PiecesOnDevice()] {
+                   return CudaSnapshot::Create(device_idx, state);
+                 });
+}
+
+// Nothing reads the state any more when it may be changed.
+absl::Status CudaTrainer::WaitForCopies() {
+  return CudaStatus(cudaStreamSynchronize(copying_->get()),
+                    "finish copying the training state");
+}
+
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateInPlace() {
   RETURN_IF_ERROR(Begin());
   RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(WaitForCopies());
   return state_->PiecesOnDevice();
 }
 
@@ -464,12 +517,14 @@ absl::Status CudaTrainer::TakeChanges() {
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateToFill() {
   RETURN_IF_ERROR(Begin());
   RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(WaitForCopies());
   return state_->HostPieces();
 }
 
 absl::Status CudaTrainer::FinishFilling(int64_t completed_steps) {
   RETURN_IF_ERROR(Begin());
   RETURN_IF_ERROR(state_->Upload());
+  state_->ReleaseHost();
   untaken_step_ = 0;
   completed_steps_ = completed_steps;
   const absl::Status status = Publish();

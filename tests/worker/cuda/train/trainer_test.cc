@@ -462,6 +462,62 @@ TEST_P(CudaTrainerTest, NonFiniteStepLeavesStateAlone) {
   EXPECT_TRUE(BitEqual(CopyState(*trainer), state));
 }
 
+std::vector<std::vector<float>> WaitForSnapshot(const StateSnapshot& snapshot) {
+  while (!*snapshot.IsTaken()) std::this_thread::yield();
+  std::vector<std::vector<float>> copy;
+  for (const StatePiece& piece : snapshot.pieces()) {
+    copy.emplace_back(piece.data, piece.data + (piece.end - piece.begin));
+  }
+  return copy;
+}
+
+// Goal: steps that follow a snapshot change nothing before it is copied.
+// Method: a state of gigabytes, whose copy takes longer than steps do, in
+// pinned memory; again in the same memory.
+TEST_P(CudaTrainerTest, StepsWaitForSnapshots) {
+  JobSpec job = Job();
+  job.model.vocab_size = 65536;
+  job.model.hidden = 1024;
+  job.model.num_heads = 16;
+  CutBatches batches(job, 0);
+  auto trainer = OnGpu(job, GetParam(), batches);
+  ASSERT_NE(trainer, nullptr);
+  for (int i = 0; i < 2; ++i) {
+    Train(*trainer, 3);  // The graph is there.
+    const auto state = CopyState(*trainer);
+    const auto snapshot = trainer->TakeSnapshot();
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    EXPECT_FALSE(*(*snapshot)->IsTaken());
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE(trainer->RunStep({}).ok());
+    }
+    EXPECT_TRUE(BitEqual(WaitForSnapshot(**snapshot), state));
+    ASSERT_TRUE(trainer->LastResult().ok());
+    EXPECT_FALSE(BitEqual(CopyState(*trainer), state));
+  }
+}
+
+// Goal: a snapshot is of the newest step that the device was given, done or
+// not. Method: beside a trainer that is waited for.
+TEST_P(CudaTrainerTest, SnapshotsAreOfTheNewestStep) {
+  JobSpec job = Job();
+  job.training.deterministic = true;
+  CutBatches batches(job, 0), same_batches(job, 0);
+  auto trainer = OnGpu(job, GetParam(), batches);
+  auto waited_for = OnGpu(job, GetParam(), same_batches);
+  ASSERT_NE(trainer, nullptr);
+  ASSERT_NE(waited_for, nullptr);
+  for (int step = 0; step < 5; ++step) {
+    ASSERT_TRUE(trainer->RunStep({}).ok());
+    const auto snapshot = *trainer->TakeSnapshot();
+    Train(*waited_for, 1);
+    ASSERT_TRUE(trainer->RunStep({}).ok());
+    EXPECT_TRUE(BitEqual(WaitForSnapshot(*snapshot), CopyState(*waited_for)))
+        << step;
+    Train(*waited_for, 1);
+  }
+}
+
 // Goal: a bad batch is reported with rank, step and cause, and ends the
 // training of this trainer. Method: step 3 fails; it is read ahead while step 2
 // runs.

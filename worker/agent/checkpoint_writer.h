@@ -1,0 +1,71 @@
+// Writes a rank's parts of checkpoints from snapshots, on a thread of its own,
+// while training goes on.
+
+#ifndef MILLRACE_WORKER_AGENT_CHECKPOINT_WRITER_H_
+#define MILLRACE_WORKER_AGENT_CHECKPOINT_WRITER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "fault/checkpoint.h"
+#include "fault/file_system.h"
+#include "worker/train/state_snapshot.h"
+
+namespace millrace {
+
+struct CheckpointWrite {
+  std::string directory;
+  CheckpointInfo info;
+  Rank rank;
+  std::shared_ptr<const StateSnapshot> snapshot;
+  // Called on the writer's thread with WriteCheckpointPart()'s result and the
+  // seconds that writing took. Not called of a write that was abandoned.
+  std::function<void(const absl::StatusOr<std::string>& entry, double seconds)>
+      on_written;
+};
+
+// A process has one, which outlives generations: a disk that hangs holds up its
+// thread alone. Thread-safe.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(FileSystem* files);  // Borrowed.
+  // Abandons what is under way and waits for it to end.
+  ~CheckpointWriter();
+
+  // Begins once the write before has ended; returns then. Aborted if `aborted`,
+  // which is set before Abandon() is called, becomes true meanwhile.
+  absl::Status Start(CheckpointWrite write, const std::atomic<bool>& aborted);
+  // Waits until nothing is being written; Aborted likewise.
+  absl::Status WaitUntilIdle(const std::atomic<bool>& aborted);
+  // Ends what is under way after what it is writing just now, and removes its
+  // file. Returns at once.
+  void Abandon();
+
+ private:
+  void Run();
+  absl::StatusOr<std::string> Write(const CheckpointWrite& write);
+  // With mutex_ held.
+  absl::Status Wait(const std::atomic<bool>& aborted,
+                    std::unique_lock<std::mutex>& lock);
+
+  FileSystem* const files_;
+  std::atomic<bool> abandoned_ = false;  // What is under way.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<CheckpointWrite> write_;  // Under way, or about to begin.
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_CHECKPOINT_WRITER_H_
