@@ -94,6 +94,34 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
   return content;
 }
 
+absl::StatusOr<std::string> ReadEndOfFile(const std::string& path,
+                                          int64_t max_bytes) {
+  ASSIGN_OR_RETURN(const int file, OpenRegularFile(path));
+  struct stat facts {};
+  const int64_t num_bytes = fstat(file, &facts) == 0 ? facts.st_size : 0;
+  int64_t from = std::max<int64_t>(num_bytes - max_bytes, 0);
+  std::string content;
+  absl::Status status;
+  while (from < num_bytes) {
+    const size_t done = content.size();
+    content.resize(done + static_cast<size_t>(num_bytes - from));
+    const ssize_t count = pread(file, content.data() + done,
+                                static_cast<size_t>(num_bytes - from), from);
+    const int error = errno;
+    content.resize(done + static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    if (count == 0) break;
+    if (count > 0) {
+      from += count;
+    } else if (error != EINTR) {
+      status = ErrnoStatus(error, "read", path);
+      break;
+    }
+  }
+  close(file);
+  RETURN_IF_ERROR(status);
+  return content;
+}
+
 PrivateFiles::PrivateFiles() : previous_(umask(S_IRWXG | S_IRWXO)) {
   umask(previous_ | S_IRWXG | S_IRWXO);
 }

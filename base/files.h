@@ -26,6 +26,11 @@ inline constexpr int64_t kMaxRecordBytes = int64_t{2} << 30;
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      int64_t max_bytes = kMaxWrittenBytes);
 
+// The last `max_bytes` of a regular file, or all of it if it holds less. Errors
+// as ReadFile()'s.
+absl::StatusOr<std::string> ReadEndOfFile(const std::string& path,
+                                          int64_t max_bytes);
+
 // Opens a regular file for reading, under the same rules; the caller closes the
 // descriptor.
 absl::StatusOr<int> OpenRegularFile(const std::string& path);

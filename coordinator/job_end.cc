@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
+#include "coordinator/protocol/exit_codes.h"
 #include "coordinator/report/report.h"
 
 namespace millrace {
@@ -18,6 +19,7 @@ const char* StatusWord(Verdict verdict) {
     case Verdict::kFinished:
       return "finished";
     case Verdict::kStopped:
+    case Verdict::kRequeued:
     case Verdict::kBroken:
       return "stopped";
     case Verdict::kFailed:
@@ -31,19 +33,38 @@ int ExitCode(Verdict verdict) {
   switch (verdict) {
     case Verdict::kFinished:
     case Verdict::kStopped:
-      return 0;
+      return kDoneExitCode;
+    case Verdict::kRequeued:
+      return kRequeueExitCode;
     case Verdict::kBroken:
     case Verdict::kFailed:
-      return 1;
+      return kFailedExitCode;
     case Verdict::kRefused:
-      return 2;
+      return kRefusedExitCode;
   }
-  return 1;
+  return kFailedExitCode;
 }
 
 }  // namespace
 
+std::string JobRunner::ReasonNotToRequeue() const {
+  if (!AllSeeCheckpoints()) return "the hosts share no folder for checkpoints";
+  return ReasonNotToResume(job_.checkpoint);
+}
+
 void JobRunner::Do(const EndJob& action) {
+  if (action.verdict == Verdict::kRequeued) {
+    const std::string obstacle = ReasonNotToRequeue();
+    if (!obstacle.empty()) {
+      End({Verdict::kFailed,
+           absl::StrCat(action.reason,
+                        "; started again, the job would not go "
+                        "on from there: ",
+                        obstacle),
+           action.steps});
+      return;
+    }
+  }
   // Who stops a job does not wait: its checkpoint can be exported later.
   if (action.verdict == Verdict::kFinished && num_exports_ > 0) {
     progress_->Line("waiting for the export of the weights");
@@ -60,7 +81,8 @@ void JobRunner::End(const EndJob& action) {
   const bool complete =
       plan_.has_value() && static_cast<int32_t>(parameter_hashes_.size()) ==
                                plan_->layout.num_ranks();
-  const bool all_well = ExitCode(action.verdict) == 0;
+  const bool all_well = ExitCode(action.verdict) == kDoneExitCode ||
+                        action.verdict == Verdict::kRequeued;
   output_->Event({.event = all_well ? "finished" : "failed",
                   .generation = ToInt(state_->generation()),
                   .step = action.steps,

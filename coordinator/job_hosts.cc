@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/files.h"
@@ -86,6 +87,23 @@ bool JobRunner::AllSeeCheckpoints() const {
   });
 }
 
+absl::Status JobRunner::CheckOneAddressFamily() const {
+  // A subnet is of one family, whatever way an agent came.
+  if (!job_.network.subnet.empty()) return absl::OkStatus();
+  std::map<bool, std::string> host_by_family;  // True: IPv6.
+  for (const auto& [agent_idx, agent] : agents_) {
+    const std::string address = AddressOfHost(agent_idx);
+    host_by_family.try_emplace(absl::StrContains(address, ':'),
+                               absl::StrCat(agent.host(), " by ", address));
+  }
+  if (host_by_family.size() < 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the coordinator sees ", host_by_family[false], " and ",
+      host_by_family[true],
+      ", and IPv4 and IPv6 do not mix between workers; set network.subnet to a "
+      "network of all hosts, or join all agents by one kind of address"));
+}
+
 absl::Status JobRunner::CheckSharedCheckpoints() const {
   if (!NeedsCheckpoints() || AllSeeCheckpoints()) return absl::OkStatus();
   const protocol::AgentHello& first = agents_.at(0);
@@ -109,14 +127,41 @@ absl::Status JobRunner::CheckSharedCheckpoints() const {
       "none}: a failure then starts again from the first step"));
 }
 
+std::string JobRunner::StrangerRefusal(const std::string& host,
+                                       const std::string& run_directory) const {
+  if (run_directory == options_.run_directory) return "";
+  return absl::StrCat(host, " still runs an earlier job, ", run_directory,
+                      ", and the coordinator at its address runs ",
+                      options_.run_directory,
+                      " now; start the agent again to join that");
+}
+
 absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
+  if (hello.has_job()) {
+    const std::string refusal =
+        StrangerRefusal(hello.host(), hello.run_directory());
+    if (!refusal.empty()) return absl::FailedPreconditionError(refusal);
+  }
+  const bool numbered_here = hello.instance() != 0;
+  if (hello.agent_idx() < (numbered_here ? -1 : 0) ||
+      hello.agent_idx() >= options_.num_agents) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("agent ", hello.agent_idx(), " on ", hello.host(),
+                     " is none of the job's ", options_.num_agents,
+                     " agents; start all of them for the same job"));
+  }
+  if (!numbered_here) return hello.agent_idx();
   for (const auto& [agent_idx, newcomer] : newcomers_) {
     if (newcomer.instance == hello.instance()) return agent_idx;
   }
   const Newcomer newcomer = {hello.instance(), hello.host()};
-  if (hello.agent_idx() > 0) {  // An earlier coordinator gave it.
-    newcomers_[hello.agent_idx()] = newcomer;
-    return hello.agent_idx();
+  if (hello.agent_idx() > 0) {  // An earlier coordinator process gave it.
+    const auto [known, is_new] =
+        newcomers_.try_emplace(hello.agent_idx(), newcomer);
+    if (is_new) return hello.agent_idx();
+    return absl::AlreadyExistsError(absl::StrCat(
+        "host ", known->second.host, " has joined as agent ", hello.agent_idx(),
+        ", which ", hello.host(), " claims to be; start one agent a host"));
   }
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const auto known = newcomers_.find(i);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/convert.h"
+#include "coordinator/protocol/exit_codes.h"
 #include "planner/profile/profile_file.h"
 
 namespace millrace {
@@ -16,8 +17,6 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
-// An agent that is refused ends with it, like a job that cannot work.
-constexpr int kRefusedExitCode = 2;
 // Between writes of time.json.
 constexpr absl::Duration kTimeInterval = absl::Seconds(5);
 
@@ -85,6 +84,12 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
     return;
   }
   const protocol::WorkerHello& worker = hello.worker();
+  const std::string refusal = StrangerRefusal(
+      absl::StrCat("the host of rank ", worker.rank()), worker.run_directory());
+  if (!refusal.empty()) {
+    Refuse(session, refusal);
+    return;
+  }
   const RankProcess process = {Rank{worker.rank()}, worker.incarnation()};
   peers_[session] = {.process = process};
   worker_sessions_[process.rank] = session;
@@ -96,21 +101,22 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
                       PhaseOf(worker.phase())});
 }
 
+void JobRunner::Refuse(SessionId session, absl::string_view reason) {
+  protocol::FromCoordinator message;
+  message.mutable_shutdown()->set_exit_code(kRefusedExitCode);
+  message.mutable_shutdown()->set_message(std::string(reason));
+  server_->Send(session, message);
+}
+
 void JobRunner::OnAgentHello(SessionId session,
                              const protocol::AgentHello& greeting) {
   protocol::AgentHello hello = greeting;
-  if (hello.instance() != 0) {
-    const absl::StatusOr<int32_t> agent_idx = IndexFor(hello);
-    if (!agent_idx.ok()) {
-      protocol::FromCoordinator message;
-      message.mutable_shutdown()->set_exit_code(kRefusedExitCode);
-      message.mutable_shutdown()->set_message(
-          std::string(agent_idx.status().message()));
-      server_->Send(session, message);
-      return;
-    }
-    hello.set_agent_idx(*agent_idx);
+  const absl::StatusOr<int32_t> agent_idx = IndexFor(hello);
+  if (!agent_idx.ok()) {
+    Refuse(session, agent_idx.status().message());
+    return;
   }
+  hello.set_agent_idx(*agent_idx);
   peers_[session] = {.agent_idx = hello.agent_idx()};
   agent_sessions_[hello.agent_idx()] = session;
   if (hello.agent_idx() == 0) {
@@ -148,6 +154,9 @@ void JobRunner::OnAgentHello(SessionId session,
     joined.live_workers.push_back({Rank{worker.rank()}, worker.incarnation()});
   }
   Handle(joined);
+  if (hello.has_stop()) {
+    Handle(StopRequested{hello.stop().now(), hello.stop().requeue()});
+  }
 }
 
 void JobRunner::OnGaveUp(const AgentGaveUp& event) {
@@ -183,7 +192,8 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
         End(*std::exchange(end_after_exports_, std::nullopt));
         break;
       }
-      Handle(StopRequested{message.stop_request().now()});
+      Handle(StopRequested{message.stop_request().now(),
+                           message.stop_request().requeue()});
       break;
     default:
       break;  // Heartbeat.

@@ -38,9 +38,10 @@ DeviceFacts JobRunner::Devices() const {
 void JobRunner::Do(const MakePlan&) {
   if (planning_.joinable()) planning_.join();
   RemoveProbes();  // Every agent has looked.
-  const absl::Status shared = CheckSharedCheckpoints();
-  if (!shared.ok()) {
-    Handle(PlanRefused{std::string(shared.message())});
+  absl::Status hosts = CheckSharedCheckpoints();
+  if (hosts.ok()) hosts = CheckOneAddressFamily();
+  if (!hosts.ok()) {
+    Handle(PlanRefused{std::string(hosts.message())});
     return;
   }
   const DeviceFacts devices = Devices();

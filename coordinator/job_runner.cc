@@ -1,15 +1,16 @@
 #include "coordinator/job_runner.h"
 
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/protocol/convert.h"
-#include "coordinator/protocol/secret.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "planner/job/job_file.h"
@@ -51,13 +52,20 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                        .run_directory = options.run_directory,
                        .started_unix_s = log->job().started_unix_s}));
   }
-  std::string probe;
-  ASSIGN_OR_RETURN(probe, MakeSecret());  // Any random name will do.
-  std::unique_ptr<JobRunner> runner(
-      new JobRunner(options, std::move(job), "probe-" + probe, std::move(log),
-                    std::move(output)));
-  runner->WriteProbes();
+  // The same after a restart, so that nothing of an earlier process stays.
+  const std::string probe = absl::StrFormat(
+      "probe-%016x",
+      std::hash<std::string>()(absl::StrFormat("%s %.9f", options.run_directory,
+                                               log->job().started_unix_s)));
+  std::unique_ptr<JobRunner> runner(new JobRunner(
+      options, std::move(job), probe, std::move(log), std::move(output)));
   const LoggedJob& logged = runner->log_->job();
+  // Agents of a job with a plan have looked.
+  if (logged.plan_json.empty()) {
+    runner->WriteProbes();
+  } else {
+    runner->RemoveProbes();
+  }
   if (!logged.plan_json.empty()) {
     ASSIGN_OR_RETURN(runner->plan_, PlanRecordFromJson(logged.plan_json));
     ASSIGN_OR_RETURN(const HardwareProfile profile,
@@ -358,8 +366,12 @@ void JobRunner::Do(const Report& action) {
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
-    progress_->Line(
-        "stopping after this step, with a checkpoint; once more stops at once");
+    progress_->Line(absl::StrCat("stopping after this step, ",
+                                 AllSeeCheckpoints()
+                                     ? "with a checkpoint"
+                                     : "without a checkpoint, for which the "
+                                       "hosts share no folder",
+                                 "; once more stops at once"));
   } else if (action.event == "checkpoint_committed") {
     detail = commit_detail_;
     MustSucceed(output_->WriteTime());

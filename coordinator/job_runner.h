@@ -68,9 +68,16 @@ class JobRunner {
   void OnClosed(SessionId session);
   void OnHello(SessionId session, const protocol::Hello& hello);
   void OnAgentHello(SessionId session, const protocol::AgentHello& greeting);
-  // The index of an agent that no launcher has numbered: the one it was given,
-  // or the next free one. AlreadyExists if all have come, or its host has an
-  // agent.
+  // Why a process that says to belong to that run is refused; empty if it is
+  // this one.
+  std::string StrangerRefusal(const std::string& host,
+                              const std::string& run_directory) const;
+  // Sends the reason to a process that takes no part, which then ends.
+  void Refuse(SessionId session, absl::string_view reason);
+  // The index of an agent: the launcher's, or for an agent that no launcher has
+  // numbered the one it was given, or the next free one. An error says why it
+  // may not take part: it is of an earlier job, its index is none of the job's,
+  // all have come, or its host has an agent.
   absl::StatusOr<int32_t> IndexFor(const protocol::AgentHello& hello);
   // Why an agent cannot take part, empty if it can: another program, other
   // data. Compares with agent 0, or with the first that has data.
@@ -126,6 +133,9 @@ class JobRunner {
   void ExportStep(int64_t step, const std::string& checkpoint);
   void OnExported(const ExportOutcome& outcome);
   int32_t CheckpointsToKeep(int64_t step) const;
+  // Why the same job, started again, would not go on where this one stopped;
+  // empty if it would.
+  std::string ReasonNotToRequeue() const;
   void End(const EndJob& action);
   void PrintSummary(const EndJob& action);
 
@@ -146,6 +156,9 @@ class JobRunner {
   void RemoveProbes() const;
   bool NeedsCheckpoints() const;
   bool AllSeeCheckpoints() const;
+  // Fails if workers of some hosts would listen at IPv4 addresses and others at
+  // IPv6 ones, which cannot connect to each other.
+  absl::Status CheckOneAddressFamily() const;
   // Fails if the job writes or reads checkpoints and a host does not see them.
   absl::Status CheckSharedCheckpoints() const;
   // A disk that does not take what must be durable ends the coordinator.

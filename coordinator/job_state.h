@@ -124,6 +124,7 @@ struct WorkerDone {
 };
 struct StopRequested {
   bool now;
+  bool requeue = false;  // The job is to be started again.
 };
 struct Tick {};
 
@@ -176,8 +177,16 @@ struct Report {
   int32_t rank = -1;
   std::string detail;
 };
-// kStopped: gracefully, by request. kBroken: at once, by request.
-enum class Verdict { kFinished, kStopped, kBroken, kFailed, kRefused };
+// kStopped: gracefully, by request. kRequeued: likewise, to be started again.
+// kBroken: at once, by request.
+enum class Verdict {
+  kFinished,
+  kStopped,
+  kRequeued,
+  kBroken,
+  kFailed,
+  kRefused
+};
 // The last action ever.
 struct EndJob {
   Verdict verdict;
@@ -197,10 +206,10 @@ struct JobStateOptions {
   absl::Duration heartbeat_timeout = absl::Seconds(10);
   // How long workers may take to report cleared after AbortOlder.
   absl::Duration clear_timeout = absl::Seconds(20);
-  // How long agents may take to join at first, and to come back after a lost
-  // connection.
+  // How long agents may take to join, and to come back after a lost connection
+  // or a restart of the coordinator.
   absl::Duration join_timeout = absl::Seconds(60);
-  // At first only; 0: join_timeout.
+  // How long they may take to join for the first time, if that is longer.
   absl::Duration first_join_timeout = absl::ZeroDuration();
   int32_t max_restarts = 100;
   // By agent, as far as the launcher says so.
@@ -319,6 +328,7 @@ class JobState {
   absl::Time last_missing_report_;
   int32_t restarts_ = 0;
   bool stop_requested_ = false;
+  bool requeue_ = false;  // Once asked for, it stays.
   std::vector<Agent> agents_;
   std::map<Rank, Worker> workers_;
   std::string last_commit_error_;

@@ -75,7 +75,7 @@ void JobState::FinishIfDone() {
     return;
   }
   if (done_stopped_) {
-    End(Verdict::kStopped,
+    End(requeue_ ? Verdict::kRequeued : Verdict::kStopped,
         done_saved_ ? "stopped by request after a checkpoint"
                     : "stopped by request, without a checkpoint: the hosts "
                       "share no folder for one");
@@ -91,22 +91,27 @@ void JobState::On(const StopRequested& event) {
         "are lost");
     return;
   }
+  requeue_ = requeue_ || event.requeue;
   if (stop_requested_) return;
   stop_requested_ = true;
-  actions_.emplace_back(Report{.event = "stop_requested"});
+  actions_.emplace_back(
+      Report{.event = "stop_requested",
+             .detail = requeue_ ? "to be started again" : ""});
+  const Verdict before_training =
+      requeue_ ? Verdict::kRequeued : Verdict::kStopped;
   switch (phase_) {
     case Phase::kRejoining:
       break;
     case Phase::kStarting:
       // Before the first step there is nothing to keep.
       if (purpose_ == Purpose::kTrain && committed_step_ >= 0) break;
-      End(Verdict::kStopped, "stopped before training");
+      End(before_training, "stopped before training");
       break;
     case Phase::kTraining:
       actions_.emplace_back(TellWorkersToStop{});
       break;
     default:
-      End(Verdict::kStopped, "stopped before training");
+      End(before_training, "stopped before training");
   }
 }
 

@@ -196,13 +196,17 @@ void JobState::ReportMissingAgents() {
 }
 
 void JobState::CheckSilence() {
+  // Agents of a job that has a generation are there already: they come back to
+  // a restarted coordinator by themselves, or never.
+  const absl::Duration time_to_join =
+      phase_ == Phase::kWaitingForAgents
+          ? std::max(options_.join_timeout, options_.first_join_timeout)
+          : options_.join_timeout;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const Agent& agent = agents_[i];
     const absl::Time since = agent.joined ? agent.heard : phase_began_;
     const absl::Duration timeout =
-        agent.joined
-            ? options_.join_timeout
-            : std::max(options_.join_timeout, options_.first_join_timeout);
+        agent.joined ? options_.join_timeout : time_to_join;
     if (now_ - since <= timeout) continue;
     const std::string limit = absl::FormatDuration(timeout);
     End(Verdict::kFailed,

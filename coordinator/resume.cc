@@ -49,6 +49,17 @@ absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           "); ", kStartAfresh));
 }
 
+std::string ReasonNotToResume(const CheckpointSpec& spec) {
+  if (spec.directory.empty()) {
+    return "checkpoint.directory is not set, so checkpoints are in the run "
+           "directory, and each start makes its own";
+  }
+  if (spec.resume != "auto") {
+    return absl::StrCat("checkpoint.resume is ", spec.resume, ", not auto");
+  }
+  return "";
+}
+
 absl::Status CheckSameStart(FileSystem& files, const ResumeChoice& choice,
                             const JobSpec& job) {
   const bool has_reference = job.training.trains_preferences();

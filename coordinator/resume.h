@@ -33,6 +33,10 @@ absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           const std::string& directory,
                                           const ModelSpec* model = nullptr);
 
+// Why another start of a job would not go on from the checkpoint that this one
+// writes; empty if it would.
+std::string ReasonNotToResume(const CheckpointSpec& spec);
+
 // InvalidArgument if the job starts from a model's weights (model.from) and the
 // chosen checkpoint is of a training that started otherwise.
 absl::Status CheckSameStart(FileSystem& files, const ResumeChoice& choice,

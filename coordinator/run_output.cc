@@ -173,10 +173,13 @@ void RunOutput::AddCheckpoint(Rank rank, double seconds) {
 
 void RunOutput::AddToLog(Rank rank, const std::string& text) {
   if (text.empty()) return;
-  std::ofstream log(
-      absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, ToInt(rank)),
-      std::ios::app);
-  log << text << std::endl;
+  const std::string path =
+      absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, ToInt(rank));
+  const std::string lines = text + "\n";
+  const absl::StatusOr<std::string> end =
+      ReadEndOfFile(path, static_cast<int64_t>(lines.size()));
+  if (end.ok() && *end == lines) return;
+  std::ofstream(path, std::ios::app) << lines << std::flush;
 }
 
 absl::Status RunOutput::WriteTime() {

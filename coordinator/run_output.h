@@ -60,8 +60,8 @@ class RunOutput {
   bool AddRankStep(Rank rank, int64_t generation, int64_t step, int32_t stage,
                    const TimeBreakdown& breakdown, double validation_s);
   void AddCheckpoint(Rank rank, double seconds);
-  // Appends the end of a log that another host keeps. Failing that hurts
-  // nobody.
+  // Appends the end of a log that another host keeps; told twice in a row, it
+  // appends it once. Failing that hurts nobody.
   void AddToLog(Rank rank, const std::string& text);
   // Adds time from the run's start, or from a failure, until the next step.
   void AddStartup(double seconds) { startup_s_ += seconds; }

@@ -3,34 +3,18 @@
 #include <memory>
 
 #include "coordinator/cli/launch.h"
+#include "coordinator/cli/meeting.h"
 
 namespace millrace {
 
 void AddAgentCommand(CLI::App& app, int* exit_code) {
   auto options = std::make_shared<LaunchOptions>();
-  options->under_mpi = true;
+  options->meeting.under_mpi = true;
   CLI::App* command = app.add_subcommand(
       "agent", "Train a job over many machines: mpirun or srun starts this");
   CLI::Option* job = command->add_option(
       "JOB", options->job_file, "Job file (docs/job.md); not needed to join");
-  CLI::Option* agents =
-      command
-          ->add_option("--agents", options->num_agents,
-                       "Without a launcher: agent 0 of so many, one a host")
-          ->check(CLI::Range(2, 100000));
-  command
-      ->add_option("--port", options->port,
-                   "With --agents: listen here, instead of network.ports")
-      ->check(CLI::Range(1, 65535))
-      ->needs(agents);
-  CLI::Option* join =
-      command
-          ->add_option("--join", options->join,
-                       "Without a launcher: HOST:PORT where agent 0 listens")
-          ->excludes(agents);
-  command->add_option("--secret-file", options->secret_file,
-                      "The job's secret, for --agents, --join and srun without "
-                      "PMIx; else the environment variable MILLRACE_SECRET");
+  AddMeetingOptions(command, &options->meeting);
   command->footer(
       "Examples:\n"
       "  mpirun --map-by ppr:1:node --bind-to none millrace agent job.yaml\n"
@@ -40,7 +24,7 @@ void AddAgentCommand(CLI::App& app, int* exit_code) {
       "Agents of one host share its devices. The job file is agent 0's; other "
       "hosts need no copy (docs/cluster.md).");
   command->callback([=] {
-    if (job->empty() && join->empty()) {
+    if (job->empty() && options->meeting.join.empty()) {
       throw CLI::RequiredError("JOB");
     }
     *exit_code = Launch(*options);

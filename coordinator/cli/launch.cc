@@ -1,47 +1,26 @@
 #include "coordinator/cli/launch.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <iostream>
 #include <optional>
 #include <system_error>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "coordinator/protocol/secret.h"
+#include "coordinator/cli/meeting.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
-#include "planner/job/subnet.h"
 #include "planner/profile/shipped_profiles.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/host_job.h"
-#include "worker/agent/listener.h"
-#include "worker/agent/network.h"
 #include "worker/agent/run_directory.h"
-#include "worker/agent/slurm_start.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/train/starting_weights.h"
 
 namespace millrace {
 namespace {
-
-constexpr int kFailure = 1;
-constexpr char kExitWord[] = "exit";
-
-int Fail(const absl::Status& status) {
-  std::cerr << "millrace: " << status.message() << std::endl;
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kBadInput
-                                                                     : kFailure;
-}
 
 // Before a minute is spent on measuring what could not be kept.
 absl::Status CheckProfileOutput(const std::string& path) {
@@ -100,58 +79,20 @@ HostShare ShareOf(const AgentPlace& place) {
           .agent_idx = place.IndexOnThisHost()};
 }
 
-std::string HostName() {
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
-  return host;
-}
-
-// By agent, as far as they are known.
-std::vector<std::string> HostsOf(const AgentPlace& place) {
-  if (!place.hosts.empty() || place.num_agents == 1) return place.hosts;
-  return {HostName()};
-}
-
-// People need longer to start agents than launchers.
-absl::Duration JoinTimeout(const LaunchOptions& options) {
-  return options.num_agents.has_value() ? absl::Minutes(10) : absl::Minutes(1);
-}
-
 // Everything that agent 0 creates before the others can join.
 struct Opening {
   JobSpec job;
   AgentDevices devices;
   CoordinatorStart coordinator;
-  std::string secret;
 };
-absl::StatusOr<Listener> Listen(const NetworkSpec& network,
-                                const AgentPlace& place) {
-  if (!place.SeveralHosts()) return Listener::Create();
-  ASSIGN_OR_RETURN(const std::vector<HostAddress> all, HostAddresses());
-  ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
-                   UsableAddresses(network, all));
-  std::vector<std::string> addresses;
-  for (const HostAddress& address : usable) {
-    addresses.push_back(address.address);
-  }
-  // The job was read: they are ports.
-  return Listener::Create(addresses, *ParsePorts(network.ports));
-}
 
 absl::StatusOr<Opening> Open(const LaunchOptions& options,
-                             const AgentPlace& place,
-                             const std::string& given_secret) {
+                             const AgentPlace& place, int32_t port) {
   JobSpec job;
   ASSIGN_OR_RETURN(job, ReadJob(options));
   AgentDevices devices;
   ASSIGN_OR_RETURN(devices, FindDevices(job.resources, ShareOf(place)));
-  std::string secret = given_secret;
-  if (secret.empty()) {
-    ASSIGN_OR_RETURN(secret, MakeSecret());
-  }
-  NetworkSpec network = job.network;
-  if (options.port != 0) network.ports = absl::StrCat(options.port);
-  absl::StatusOr<Listener> made = Listen(network, place);
+  absl::StatusOr<Listener> made = ListenForAgents(job.network, place, port);
   if (!made.ok()) return made.status();
   std::string run_directory;
   ASSIGN_OR_RETURN(run_directory, CreateRunDirectory(job, absl::Now()));
@@ -164,80 +105,7 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
                                  .profile_output = options.profile_output,
                                  .tune = options.tune,
                                  .hosts = HostsOf(place),
-                                 .join_timeout = JoinTimeout(options)},
-                 .secret = std::move(secret)};
-}
-
-// Waits until a name of agent 0's host is known, as a client waits until it
-// listens.
-absl::StatusOr<std::string> AnnouncementOf(const std::string& host_and_port,
-                                           const std::string& secret) {
-  ASSIGN_OR_RETURN(const std::string addresses, ResolveAddress(host_and_port));
-  return absl::StrCat(addresses, " ", secret);
-}
-
-// The agents' places and where agent 0 is; `announce` as in mpi_start.h, with
-// the secret that is given, if one is.
-using Announce =
-    std::function<std::string(const AgentPlace&, const std::string& secret)>;
-
-absl::StatusOr<AgentStart> Join(const LaunchOptions& options) {
-  AgentStart start;
-  start.place.agent_idx = -1;
-  ASSIGN_OR_RETURN(const std::string secret, GivenSecret(options.secret_file));
-  ASSIGN_OR_RETURN(start.announcement, AnnouncementOf(options.join, secret));
-  return start;
-}
-
-absl::StatusOr<AgentStart> BeFirst(const LaunchOptions& options,
-                                   const Announce& announce) {
-  AgentStart start;
-  start.place.num_agents = *options.num_agents;
-  ASSIGN_OR_RETURN(const std::string secret, GivenSecret(options.secret_file));
-  start.announcement = announce(start.place, secret);
-  return start;
-}
-
-absl::StatusOr<AgentStart> MeetUnderSlurm(LaunchOptions* options,
-                                          const SlurmStart& slurm,
-                                          const Announce& announce) {
-  absl::StatusOr<std::string> secret = GivenSecret(options->secret_file);
-  if (!secret.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "srun started ", slurm.place.num_agents, " agents without PMIx, and ",
-        secret.status().message(), "; or use srun --mpi=pmix, or mpirun"));
-  }
-  AgentStart start = {.place = slurm.place};
-  if (slurm.place.agent_idx == 0) {
-    options->port = slurm.port;
-    start.announcement = announce(slurm.place, *secret);
-  } else {
-    ASSIGN_OR_RETURN(
-        start.announcement,
-        AnnouncementOf(absl::StrCat(slurm.first_node, ":", slurm.port),
-                       *secret));
-  }
-  return start;
-}
-
-absl::StatusOr<AgentStart> Meet(LaunchOptions* options,
-                                const Announce& announce) {
-  if (!options->join.empty()) return Join(*options);
-  if (options->num_agents.has_value()) return BeFirst(*options, announce);
-  const auto announce_alone = [&](const AgentPlace& place) {
-    return announce(place, "");
-  };
-  if (!options->under_mpi) {
-    AgentStart start;
-    start.announcement = announce_alone(start.place);
-    return start;
-  }
-  std::optional<SlurmStart> slurm;
-  ASSIGN_OR_RETURN(slurm, StartUnderSlurm([](const char* name) -> const char* {
-                     return std::getenv(name);
-                   }));
-  if (slurm.has_value()) return MeetUnderSlurm(options, *slurm, announce);
-  return StartUnderMpi(announce_alone);
+                                 .join_timeout = JoinTimeout(options.meeting)}};
 }
 
 // Another host's copy. It need not be there, since agent 0's is sent to all.
@@ -255,49 +123,30 @@ absl::StatusOr<JobSpec> ReadCopy(const LaunchOptions& options) {
 int Launch(LaunchOptions options) {
   const PrivateFiles private_files;
   BlockAgentSignals();
-  absl::StatusOr<Opening> opening = absl::UnavailableError("not made");
-  // Agent 0 announces "address secret", or "exit CODE" if there is nothing to
-  // join, after saying why.
-  const auto announce = [&](const AgentPlace& place,
-                            const std::string& secret) -> std::string {
-    opening = Open(options, place, secret);
-    if (!opening.ok()) {
-      return absl::StrCat(kExitWord, " ", Fail(opening.status()));
-    }
-    return absl::StrCat(opening->coordinator.listener.address(), " ",
-                        opening->secret);
+  std::optional<Opening> opening;
+  const auto open = [&](const AgentPlace& place,
+                        int32_t port) -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(opening, Open(options, place, port));
+    return opening->coordinator.listener.address();
   };
-  const absl::StatusOr<AgentStart> met = Meet(&options, announce);
+  const absl::StatusOr<Meeting> met = Meet(options.meeting, open);
   if (!met.ok()) return Fail(met.status());
-  const AgentStart& start = *met;
-  const std::vector<std::string> words =
-      absl::StrSplit(start.announcement, ' ');
-  if (words.size() != 2) return Fail(absl::InternalError("no announcement"));
-  int exit_code = kFailure;
-  if (words[0] == kExitWord) {
-    return absl::SimpleAtoi(words[1], &exit_code) ? exit_code : kFailure;
-  }
-  AgentOptions agent = {.agent_idx = start.place.agent_idx,
-                        .num_agents = start.place.num_agents,
+  if (met->exit_code.has_value()) return *met->exit_code;
+  AgentOptions agent = {.agent_idx = met->place.agent_idx,
+                        .num_agents = met->place.num_agents,
                         .host = HostName(),
-                        .share = ShareOf(start.place),
-                        .coordinator_address = words[0],
-                        .secret = words[1]};
+                        .share = ShareOf(met->place),
+                        .coordinator_address = met->address,
+                        .secret = met->secret};
   if (agent.agent_idx == 0) {
     agent.job = std::move(opening->job);
     agent.devices = std::move(opening->devices);
     agent.coordinator.emplace(std::move(opening->coordinator));
-    if (options.num_agents.has_value()) {
-      std::cout << "waiting for " << *options.num_agents - 1
-                << " more agents at " << words[0]
-                << "; on each of their hosts: millrace agent --join "
-                << agent.host << ":" << words[0].substr(words[0].rfind(':') + 1)
-                << (options.secret_file.empty() ? "" : " --secret-file FILE")
-                << std::endl;
-    }
+    PrintHowToJoin(options.meeting, *met, "agent");
   } else {
     agent.job = ReadCopy(options);
   }
+  agent.launched = HasLauncher(options.meeting);
   return RunAgent(std::move(agent));
 }
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "worker/agent/mpi_start.h"
+#include "coordinator/cli/meeting.h"
 
 namespace millrace {
 
@@ -22,14 +22,8 @@ struct LaunchOptions {
   bool profile_only = false;
   // The file for the measured profile if profile_only is set. Empty: the cache.
   std::string profile_output;
-  bool tune = false;       // With profile_only: kernels too; for backend cuda.
-  bool under_mpi = false;  // Ask MPI or Slurm who else there is.
-  // Without a launcher: this is agent 0 of so many, listening at `port` if it
-  // is not 0, or an agent that joins one at "HOST:PORT". At most one is given.
-  std::optional<int32_t> num_agents;
-  int32_t port = 0;
-  std::string join;
-  std::string secret_file;  // Empty: the environment's secret.
+  bool tune = false;  // With profile_only: kernels too; for backend cuda.
+  MeetingOptions meeting;
 };
 
 // Runs one agent until the job is over. Returns the process's exit code.

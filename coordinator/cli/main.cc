@@ -1,5 +1,5 @@
 // The one binary. Exit codes: 0 all well, 1 failure, 2 bad input, 70 an
-// exception that nothing else caught.
+// exception that nothing else caught, 75 a job that is to be started again.
 
 #include "CLI/CLI.hpp"
 #include "base/exceptions.h"
@@ -19,6 +19,7 @@
 #include "coordinator/cli/report_command.h"
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/score_command.h"
+#include "coordinator/cli/submit_command.h"
 #include "coordinator/cli/watch_command.h"
 #include "coordinator/cli/worker_command.h"
 
@@ -34,6 +35,8 @@ int RunCommand(int argc, char** argv) {
       "  millrace plan configs/quickstart.yaml       what would run, and why\n"
       "  millrace run configs/quickstart.yaml        train on this machine\n"
       "  mpirun -n 2 millrace agent job.yaml         train over several\n"
+      "  millrace submit job.yaml --slurm --nodes 4  a batch script for "
+      "Slurm\n"
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
       "  millrace devices                            what there is to train "
       "on\n"
@@ -55,6 +58,7 @@ int RunCommand(int argc, char** argv) {
   millrace::AddPlanCommand(app, &exit_code);
   millrace::AddRunCommand(app, &exit_code);
   millrace::AddAgentCommand(app, &exit_code);
+  millrace::AddSubmitCommand(app, &exit_code);
   millrace::AddProfileCommand(app, &exit_code);
   millrace::AddImportCommand(app, &exit_code);
   millrace::AddDataCommand(app, &exit_code);

@@ -40,6 +40,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
       app.add_subcommand("worker", "One rank; agents start this");
   WorkerOptions& worker = arguments->worker;
   command->add_option("--coordinator", worker.coordinator_address)->required();
+  command->add_option("--run", worker.run)->required();
   command->add_option("--rank", arguments->rank)
       ->required()
       ->check(CLI::NonNegativeNumber);

@@ -11,6 +11,9 @@
 namespace millrace {
 namespace {
 
+// With the zero at its end, as a note has it.
+constexpr absl::string_view kGnuNote("GNU", 4);
+
 // A note: header, name and content, each padded to four bytes.
 constexpr size_t Padded(size_t num_bytes) {
   return (num_bytes + 3) & ~size_t{3};
@@ -23,7 +26,10 @@ std::string FindBuildId(absl::string_view notes) {
     const size_t name_end = sizeof(header) + Padded(header.n_namesz);
     const size_t end = name_end + Padded(header.n_descsz);
     if (end > notes.size()) break;
-    if (header.n_type == NT_GNU_BUILD_ID) {
+    // Other makers of notes use the same number for other things.
+    const absl::string_view name =
+        notes.substr(sizeof(header), header.n_namesz);
+    if (name == kGnuNote && header.n_type == NT_GNU_BUILD_ID) {
       return absl::BytesToHexString(notes.substr(name_end, header.n_descsz));
     }
     notes.remove_prefix(end);

@@ -54,7 +54,8 @@ class Client {
   absl::StatusOr<std::optional<protocol::FromCoordinator>> Receive(
       absl::Duration timeout);
 
-  // The one address of those that the last message came from. Empty before.
+  // The address, of those given, at which the coordinator last proved to know
+  // the secret. Empty before.
   std::string address() const;
 
   // Readable while Receive() would return at once; for poll().

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace millrace {
 namespace {
@@ -40,6 +41,24 @@ TEST_F(FilesTest, WritesAndReadsAnyBytes) {
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(*read, content);
   }
+}
+
+// Goal: the end of a file comes without its beginning, all of a shorter one,
+// and an error where there is none. Method: limits around the file's size.
+TEST_F(FilesTest, ReadsTheEndAlone) {
+  const std::string path = Path("log");
+  ASSERT_TRUE(WriteFileAtomically(path, "first\nlast\n").ok());
+  for (const auto& [max_bytes, expected] :
+       {std::pair<int64_t, std::string>{0, ""},
+        {5, "last\n"},
+        {11, "first\nlast\n"},
+        {100, "first\nlast\n"}}) {
+    const auto end = ReadEndOfFile(path, max_bytes);
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(*end, expected);
+  }
+  EXPECT_TRUE(absl::IsNotFound(ReadEndOfFile(Path("none"), 5).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadEndOfFile(directory_, 5).status()));
 }
 
 // Goal: a write leaves nothing but its file. Method: list the folder after a

@@ -60,6 +60,24 @@ TEST_F(RunOutputTest, WritesEachStepOnce) {
   EXPECT_EQ(std::count(metrics->begin(), metrics->end(), '\n'), 4);
 }
 
+// Goal: the end of another host's log is kept once, though an agent that
+// reconnects sends it again, also to a restarted coordinator. Method: the same
+// text twice, again after a restart, then that of a later process.
+TEST_F(RunOutputTest, AddsTheEndOfALogOnce) {
+  std::filesystem::create_directories(folder_ + "/logs");
+  for (int i = 0; i < 2; ++i) {
+    auto output = RunOutput::Open(folder_, 1.0);
+    ASSERT_TRUE(output.ok()) << output.status();
+    (*output)->AddToLog(Rank{3}, "The end:\nkilled");
+    (*output)->AddToLog(Rank{3}, "The end:\nkilled");
+    (*output)->AddToLog(Rank{3}, "");
+  }
+  auto output = RunOutput::Open(folder_, 1.0);
+  (*output)->AddToLog(Rank{3}, "The end:\nkilled again");
+  EXPECT_EQ(*ReadFile(folder_ + "/logs/worker-0003.log"),
+            "The end:\nkilled\nThe end:\nkilled again\n");
+}
+
 // Goal: the verdict has the documented keys, null where there is nothing.
 TEST_F(RunOutputTest, WritesTheVerdict) {
   auto output = RunOutput::Open(folder_, 1.0);

@@ -89,8 +89,13 @@ class HostsTest(unittest.TestCase):
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              env=hosts.environment())
             self.assertEqual(done.returncode, 0, done.stdout)
-            for (loss, _), (on_one_host, _) in zip(first, curve(hosts)):
-                self.assertLess(abs(loss - on_one_host), 2e-5 * abs(on_one_host))
+            self.check_close(first, curve(hosts))
+
+    def check_close(self, over_hosts, on_one_host):
+        """The plan of one host may add in another order."""
+        self.assertEqual(len(over_hosts), len(on_one_host))
+        for (loss, _), (expected, _) in zip(over_hosts, on_one_host):
+            self.assertLess(abs(loss - expected), 2e-5 * abs(expected))
 
     # Goal: hosts that share nothing, not even the job file, train what one host trains, and
     # repeat it bit for bit. Method: losses and gradient norms of every step.
@@ -156,15 +161,50 @@ class HostsTest(unittest.TestCase):
             self.assertEqual([line["step"] for line in records(hosts)], list(range(7, 13)))
             self.assertEqual(sorted(os.listdir(shared)), ["step-00000006", "step-00000012"])
 
+    # Goal: a coordinator that is killed leaves none of its probes in the shared folder. Method:
+    # kill it while it waits for the second agent, which comes to the next one.
+    def test_leaves_no_probes(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            shared = hosts.folder + "/shared"
+            job = write_job(hosts, checkpoint=f"{{directory: {shared}}}")
+            first = self.start_agent(hosts, 1, [job, "--agents", "2", "--port", "4711"],
+                                     MILLRACE_SECRET="0123456789abcdef")
+            first.stdout.readline()  # It waits.
+
+            def coordinator(other_than=None):
+                for _ in range(200):
+                    found = hosts.run(1, ["pgrep", "-P", str(first.pid)], capture_output=True)
+                    if found.stdout.strip() not in ("", other_than):
+                        if any(name.startswith("probe") for name in os.listdir(shared)):
+                            return found.stdout.strip()
+                    time.sleep(0.05)
+                self.fail("no coordinator")
+
+            os.makedirs(shared, exist_ok=True)
+            killed = coordinator()
+            os.kill(int(killed), 9)
+            coordinator(other_than=killed)
+            time.sleep(0.5)  # Its own probe is written.
+            self.assertEqual(len(os.listdir(shared)), 1, os.listdir(shared))
+            self.end_agent(self.start_agent(hosts, 2, ["--join", "node1:4711"],
+                                            MILLRACE_SECRET="0123456789abcdef"))
+            self.end_agent(first)
+            self.assertEqual(os.listdir(shared), ["step-00000012"])
+
     # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
-    # log on agent 0's host. Method: kill one of node2's workers.
+    # log on agent 0's host. NCCL is told the interface, and a user's own choice stays. Method:
+    # look at the environment of one of node2's workers and kill it; then stop the job, which
+    # must not promise a checkpoint.
     def test_names_the_host_of_a_dead_rank(self):
         with Hosts(2) as hosts:
             copy_text(hosts, [1, 2])
             job = write_job(hosts, steps=4000)
-            with subprocess.Popen(hosts.mpirun_command([MILLRACE, "agent", job]), text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  env=hosts.environment()) as process:
+            with subprocess.Popen(hosts.mpirun_command([MILLRACE, "agent", job],
+                                                       variables=["NCCL_SOCKET_FAMILY"]),
+                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  env=hosts.environment(NCCL_SOCKET_FAMILY="AF_INET6")
+                                  ) as process:
                 lines = []
                 for line in process.stdout:
                     lines.append(line)
@@ -172,7 +212,12 @@ class HostsTest(unittest.TestCase):
                         break
                 worker = hosts.run(2, ["pgrep", "-f", f"worker --coordinator .* --rank 3 .*"
                                        f"{hosts.private}"], capture_output=True)
-                os.kill(int(worker.stdout.split()[0]), 9)
+                pid = int(worker.stdout.split()[0])
+                with open(f"/proc/{pid}/environ") as environment:
+                    variables = environment.read().split("\0")
+                self.assertIn("NCCL_SOCKET_IFNAME==eth0", variables)
+                self.assertIn("NCCL_SOCKET_FAMILY=AF_INET6", variables)
+                os.kill(pid, 9)
                 for line in process.stdout:
                     lines.append(line)
                     if line.startswith("training again"):
@@ -181,6 +226,7 @@ class HostsTest(unittest.TestCase):
                 lines += process.stdout.readlines()
             output = "".join(lines)
             self.assertIn("rank 3 (node2) died: killed by signal 9", output)
+            self.assertIn("stopping after this step, without a checkpoint", output)
             with open(run_folder(hosts) + "/logs/worker-0003.log") as log:
                 self.assertIn("The end of node2:", log.read())
 
@@ -213,7 +259,18 @@ class HostsTest(unittest.TestCase):
             job = write_job(hosts, extra="network: {subnet: 10.0.0.1}")
             self.check_refused(hosts, job, "network.subnet", "expected a subnet")
             job = write_job(hosts)
+            self.check_refused(hosts, job, "MILLRACE_SECRET is no secret", MILLRACE_SECRET="short")
             self.check_refused(hosts, job, "GLOO_SOCKET_IFNAME ib", GLOO_SOCKET_IFNAME="ib")
+            listen = ("import socket; s = socket.create_server(('::', 20000),"
+                      " family=socket.AF_INET6, dualstack_ipv6=True); print('up', flush=True);"
+                      " s.accept()")
+            with subprocess.Popen(hosts.command_on(1) + ["python3", "-c", listen],
+                                  stdout=subprocess.PIPE, text=True) as taken:
+                taken.stdout.readline()
+                job = write_job(hosts, extra="network: {ports: 20000}")
+                output = self.agent(hosts, job, exit_code=1)
+                self.assertIn("port 20000 (network.ports) is in use", output)
+                taken.kill()
             # Only node2 lacks the interface.
             hosts.run(1, ["ip", "link", "add", "only1", "type", "bridge"], check=True)
             hosts.run(1, ["sh", "-c", "ip addr add 10.78.0.1/24 dev only1; ip link set only1 up"],
@@ -234,8 +291,10 @@ class HostsTest(unittest.TestCase):
         return output
 
     # Goal: agents find each other without any launcher, whoever comes first, and nobody else
-    # gets in. Method: one command a host, as ssh or systemd would start it; then a second
-    # agent of a host, secrets that are none or that others may read, and an address that is none.
+    # gets in. Method: one command a host, as ssh or systemd would start it, one of them by a
+    # name of node1 that is known only later; then a second agent of a host, secrets that are
+    # none or that others may read, and an address that is none. Last, some agents come by IPv4
+    # and some by IPv6, whose workers could not meet.
     def test_joins_without_a_launcher(self):
         with Hosts(3) as hosts:
             copy_text(hosts, [1, 2, 3])
@@ -246,7 +305,10 @@ class HostsTest(unittest.TestCase):
                     file.write("0123456789abcdef\n")
                 os.chmod(hosts.folder_of(number) + "/secret", 0o600)
             joining = ["--join", "node1:4711", "--secret-file", secret]
-            early = self.start_agent(hosts, 2, joining)
+            early = self.start_agent(hosts, 2, ["--join", "first:4711", *joining[2:]])
+            self.assertIn("no address of host first", early.stdout.readline())
+            with open(hosts.folder + "/known_hosts", "a") as known:
+                known.write("10.77.0.1 first\nfd77::1 first\n")
             first = self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
                                                 "--secret-file", secret])
             lines = []
@@ -269,9 +331,17 @@ class HostsTest(unittest.TestCase):
             self.end_agent(early)
             self.end_agent(late)
             self.assertEqual(len(curve(hosts)), 12)
+            agents = [self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
+                                                  "--secret-file", secret])]
+            agents += [self.start_agent(hosts, number, ["--join", f"{address}:4711"],
+                                        MILLRACE_SECRET="0123456789abcdef")
+                       for number, address in ((2, "10.77.0.1"), (3, "[fd77::1]"))]
+            for agent in agents:
+                self.assertRegex(self.end_agent(agent, 2), "node. by 10.77.0.. and node3 by fd77:")
 
     # Goal: srun without PMIx starts one job, not one for each process; without a secret it says
-    # what to do. Method: Slurm's variables, as srun sets them, on two hosts.
+    # what to do. Method: Slurm's variables, as srun sets them, on two hosts and for two tasks
+    # of one host.
     def test_joins_under_srun_without_pmix(self):
         with Hosts(2) as hosts:
             copy_text(hosts, [1, 2])
@@ -286,7 +356,17 @@ class HostsTest(unittest.TestCase):
                 outputs = [self.end_agent(agent, 0 if variables else 2) for agent in agents]
                 if not variables:
                     self.assertIn("srun --mpi=pmix", outputs[0])
-            self.assertEqual(len(curve(hosts)), 12)
+            over_two = curve(hosts)
+            self.assertEqual(len(over_two), 12)
+            time.sleep(1.1)  # Run folders are named by the second.
+            common = {**common, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "node1",
+                      "SLURM_NODEID": "0", "SLURM_STEP_ID": "1", **variables}
+            agents = [self.start_agent(hosts, 1, [job], **{**common, "SLURM_PROCID": str(i),
+                                                           "SLURM_LOCALID": str(i)})
+                      for i in range(2)]
+            for agent in agents:
+                self.end_agent(agent)
+            self.check_close(over_two, curve(hosts))
 
     # Goal: the hosts are what the other tests take them for. Method: ask each who it is, what
     # its first interface is, whom it reaches and whose files it sees, through mpirun.

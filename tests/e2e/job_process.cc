@@ -86,6 +86,9 @@ std::string WriteTinyJob(const JobFolder& folder, const TinyJob& job) {
                       << "layout: " << job.layout << "\n"
                       << "checkpoint:\n"
                       << "  interval_steps: " << job.checkpoint_interval
+                      << (job.checkpoint_directory.empty() ? ""
+                                                           : "\n  directory: ")
+                      << job.checkpoint_directory
                       << "\noutput: {directory: " << folder.path << "/runs}\n"
                       << job.extra;
   return path;

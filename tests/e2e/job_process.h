@@ -29,6 +29,7 @@ struct JobFolder {
 struct TinyJob {
   int64_t num_steps = 40;
   int64_t checkpoint_interval = 10;
+  std::string checkpoint_directory;  // Empty: within the run directory.
   int32_t devices_per_agent = 2;
   std::string layout = "auto";
   std::string extra;  // More lines of YAML.

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
+
 #include "base/clock.h"
 #include "tests/e2e/job_process.h"
 
@@ -80,6 +82,100 @@ TEST(SignalTest, InterruptOfTheTrainScript) {
   stuck.Signal(SIGINT);
   EXPECT_EQ(stuck.Wait(absl::Seconds(20)), 1) << stuck.Output();
   EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 0);
+}
+
+// Goal: SIGUSR1 ends the job after its step, with a checkpoint and the exit
+// code that asks for another start, which goes on with the very next step. A
+// SIGTERM behind it, as at the end of a time limit, changes nothing. Method:
+// each of two starts is stopped so, alone and under mpirun.
+TEST(SignalTest, Usr1AsksForAnotherStart) {
+  const JobFolder folder("usr1");
+  const TinyJob tiny = {.num_steps = kEndless,
+                        .checkpoint_interval = 0,
+                        .checkpoint_directory = folder.path + "/checkpoints"};
+  const std::string job = WriteTinyJob(folder, tiny);
+  for (const auto& command : {RunCommand(job), MpirunCommand(job, 2)}) {
+    std::filesystem::remove_all(tiny.checkpoint_directory);
+    JobProcess process(folder, command);
+    ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+    process.Signal(SIGUSR1);
+    ASSERT_TRUE(process.WaitUntil(
+        [&] { return CountEvents(folder, "stop_requested") == 1; }));
+    if (command[0] != "mpirun") process.Signal(SIGTERM);
+    ASSERT_EQ(process.Wait(), 75) << process.Output();
+    const int64_t last_step = ReadLines(folder, "metrics.jsonl").back()["step"];
+    EXPECT_EQ(ReadResult(folder)["status"], "stopped");
+    EXPECT_EQ(ReadResult(folder)["steps"], last_step);
+
+    JobProcess again(folder, command);
+    ASSERT_TRUE(WaitForSteps(again, folder, 1)) << again.Output();
+    EXPECT_EQ(ReadLines(folder, "metrics.jsonl").front()["step"],
+              last_step + 1);
+    again.Signal(SIGUSR1);
+    EXPECT_EQ(again.Wait(), 75) << again.Output();
+  }
+}
+
+// Goal: a coordinator that dies after a signal does not make the job forget it:
+// the job stops, and its exit code is that of SIGUSR1. Method: a worker that is
+// stopped (SIGSTOP) holds the step until the coordinator is another one.
+TEST(SignalTest, Usr1OutlivesTheCoordinator) {
+  const JobFolder folder("usr1-coordinator");
+  const std::string job = WriteTinyJob(
+      folder, {.num_steps = kEndless,
+               .checkpoint_interval = 0,
+               .checkpoint_directory = folder.path + "/checkpoints"});
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  const std::vector<pid_t> workers = process.Find("worker");
+  const std::vector<pid_t> coordinators = process.Find("coordinator");
+  ASSERT_EQ(workers.size(), 2u);
+  ASSERT_EQ(coordinators.size(), 1u);
+  ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
+  process.Signal(SIGUSR1);
+  ASSERT_TRUE(process.WaitUntil(
+      [&] { return CountEvents(folder, "stop_requested") == 1; }));
+  ASSERT_EQ(kill(coordinators.front(), SIGKILL), 0);
+  ASSERT_TRUE(process.WaitUntil([&] {
+    return CountEvents(folder, "stop_requested") == 2;
+  })) << process.Output();
+  ASSERT_EQ(kill(workers.front(), SIGCONT), 0);
+  EXPECT_EQ(process.Wait(), 75) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["status"], "stopped");
+}
+
+// Goal: a job that would begin again at its first step asks for no other start:
+// it would do so for ever. Method: checkpoints in the run directory, where the
+// next start does not look.
+TEST(SignalTest, Usr1FailsWithoutAPlaceForCheckpoints) {
+  const JobFolder folder("usr1-nowhere");
+  const std::string job =
+      WriteTinyJob(folder, {.num_steps = kEndless, .checkpoint_interval = 0});
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForSteps(process, folder, 5)) << process.Output();
+  process.Signal(SIGUSR1);
+  EXPECT_EQ(process.Wait(), 1) << process.Output();
+  EXPECT_NE(process.Output().find("checkpoint.directory is not set"),
+            std::string::npos)
+      << process.Output();
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);
+}
+
+// Goal: a job whose mpirun was killed ends by itself, with a checkpoint, rather
+// than train on where nobody can reach it. Method: SIGKILL to mpirun.
+TEST(SignalTest, EndsWhenMpirunIsKilled) {
+  const JobFolder folder("orphans");
+  const std::string job =
+      WriteTinyJob(folder, {.num_steps = kEndless, .checkpoint_interval = 0});
+  JobProcess process(folder, MpirunCommand(job, 2));
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  process.Signal(SIGKILL);
+  EXPECT_EQ(process.Wait(), 128 + SIGKILL);
+  for (int i = 0; i < 200 && CountEvents(folder, "finished") == 0; ++i) {
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  EXPECT_EQ(CountEvents(folder, "finished"), 1);
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);
 }
 
 // Goal: a second Ctrl-C stops at once, without a checkpoint, and the exit code

@@ -33,7 +33,8 @@ Cluster::Cluster(const ClusterOptions& options)
     At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
   }
   if (options.stop_after_s >= 0) {
-    At(options.stop_after_s, [this] { Post(StopRequested{.now = false}); });
+    const StopRequested stop = {.now = false, .requeue = options.requeue};
+    At(options.stop_after_s, [this, stop] { Post(stop); });
   }
 }
 

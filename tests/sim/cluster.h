@@ -36,6 +36,7 @@ struct ClusterOptions {
   int32_t num_coordinator_kills = 0;  // It comes back from its log.
   double duplicate_probability = 0.1;
   double stop_after_s = -1;  // A graceful stop is asked for; -1: never.
+  bool requeue = false;      // With it: the job is to be started again.
   int32_t max_restarts = 1000;
 };
 

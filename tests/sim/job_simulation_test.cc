@@ -164,6 +164,30 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
   EXPECT_EQ(kills[1].process, kills[0].process);
 }
 
+// Goal: people may take long to start agents, but an agent that does not come
+// back to a restarted coordinator is given up as soon as one that falls silent.
+// Method: both waits, by hand, for the second of two agents.
+TEST(JobStateTest, WaitsLongOnlyForAgentsThatNeverCame) {
+  const JobStateOptions options = {.num_agents = 2,
+                                   .join_timeout = absl::Seconds(60),
+                                   .first_join_timeout = absl::Minutes(10)};
+  // The seconds until the job ends.
+  const auto wait = [&](const RecoveredJob& recovered) {
+    const absl::Time start = absl::UnixEpoch();
+    JobState state(options, recovered, start);
+    absl::Time now = start;
+    state.Handle(AgentJoined{.agent_idx = 0, .num_devices = 1}, now);
+    while (state.phase() != JobState::Phase::kEnded) {
+      now += absl::Seconds(1);
+      state.Handle(AgentHeard{0}, now);
+      state.Handle(Tick{}, now);
+    }
+    return absl::ToInt64Seconds(now - start);
+  };
+  EXPECT_EQ(wait({}), 601);
+  EXPECT_EQ(wait({.generation = Generation{1}, .num_ranks = 2}), 61);
+}
+
 // Goal: without a checkpoint at the end a job still ends, after the commit of
 // its last step where the interval asks for one. Method: both kinds of
 // interval, with deaths around.
@@ -185,7 +209,8 @@ TEST(JobSimulationTest, EndsWithoutCheckpoint) {
 }
 
 // Goal: a graceful stop ends with a checkpoint of the last step taken, or
-// before training began. Method: stop at many moments, with deaths around.
+// before training began, and the verdict says whether the job is to be started
+// again. Method: stop at many moments, with deaths around, for both reasons.
 TEST(JobSimulationTest, StopsGracefully) {
   for (uint64_t seed : Seeds(300)) {
     SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
@@ -193,13 +218,15 @@ TEST(JobSimulationTest, StopsGracefully) {
         .seed = seed,
         .num_steps = 100000,
         .num_worker_kills = static_cast<int32_t>(seed % 3),
-        .stop_after_s = 0.03 * static_cast<double>(seed)};
+        .stop_after_s = 0.03 * static_cast<double>(seed),
+        .requeue = seed % 2 == 0};
     Cluster cluster(options);
     cluster.Run();
     EXPECT_TRUE(cluster.violations().empty())
         << absl::StrJoin(cluster.violations(), "\n");
     ASSERT_TRUE(cluster.end().has_value());
-    EXPECT_EQ(cluster.end()->verdict, Verdict::kStopped);
+    EXPECT_EQ(cluster.end()->verdict,
+              options.requeue ? Verdict::kRequeued : Verdict::kStopped);
     EXPECT_TRUE(cluster.end()->steps >= 0 ||
                 cluster.end()->reason == "stopped before training");
     if (testing::Test::HasFailure()) break;

@@ -31,6 +31,7 @@
 #include "base/status_macros.h"
 #include "coordinator/protocol/build_id.h"
 #include "coordinator/protocol/client.h"
+#include "coordinator/protocol/exit_codes.h"
 #include "coordinator/protocol/secret.h"
 #include "worker/agent/child_process.h"
 #include "worker/agent/data_facts.h"
@@ -49,16 +50,24 @@ constexpr int kPollMs = 200;
 constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 // NCCL's own connections go over the interface that was chosen here.
 constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
+constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 // As much of a dead worker's log as goes to agent 0's host.
-constexpr size_t kLogEndBytes = 8192;
+constexpr int64_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
-std::string EndOfFile(const std::string& path, size_t max_bytes) {
-  const absl::StatusOr<std::string> content = ReadFile(path, kMaxRecordBytes);
-  if (!content.ok()) return std::string(content.status().message());
-  return content->substr(content->size() -
-                         std::min(content->size(), max_bytes));
+sigset_t AgentSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) {
+    sigaddset(&signals, number);
+  }
+  return signals;
+}
+
+std::string EndOfLog(const std::string& path) {
+  absl::StatusOr<std::string> end = ReadEndOfFile(path, kLogEndBytes);
+  return end.ok() ? *std::move(end) : std::string(end.status().message());
 }
 
 class Agent {
@@ -87,9 +96,7 @@ class Agent {
   };
 
   absl::StatusOr<int> RunUntilShutdown() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+    const sigset_t signals = AgentSignals();
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd_ < 0) return absl::InternalError("no signalfd");
     if (options_.coordinator.has_value()) RETURN_IF_ERROR(StartCoordinator());
@@ -130,16 +137,17 @@ class Agent {
     if (!host_job_.has_value()) return hello;
     const AgentDevices& devices = host_job_->devices;
     agent->set_has_job(true);
+    agent->set_run_directory(host_job_->run);
     agent->set_num_devices(devices.num_devices);
     agent->set_threads_per_device(devices.threads_per_device);
     agent->set_devices_on_host(devices.devices_on_host);
     agent->set_machine(devices.machine);
     agent->set_machine_description(devices.description);
     agent->set_memory_bytes(devices.memory_bytes);
-    agent->set_sees_run_directory(host_job_->sees_run_directory);
     agent->set_sees_checkpoints(host_job_->sees_checkpoints);
     agent->set_data_ready(data_facts_.has_value());
     if (data_facts_.has_value()) *agent->mutable_data() = *data_facts_;
+    if (stop_.has_value()) *agent->mutable_stop() = *stop_;
     for (const auto& [rank, worker] : workers_) {
       protocol::LiveWorker* live = agent->add_workers();
       live->set_rank(rank);
@@ -216,7 +224,8 @@ class Agent {
                       absl::StrCat(order.incarnation()), "--host-address",
                       address.address, "--device", absl::StrCat(DeviceOf(rank)),
                       "--threads", threads, "--heartbeat-ms",
-                      absl::StrCat(job.fault.heartbeat_interval_ms)},
+                      absl::StrCat(job.fault.heartbeat_interval_ms), "--run",
+                      host_job_->run},
         // More workers than cores are common on a CPU: waiting threads must
         // sleep, not spin.
         .environment = {{kSecretVariable, options_.secret},
@@ -230,8 +239,10 @@ class Agent {
     if (!address.is_loopback && std::getenv(kNcclInterface) == nullptr) {
       child.environment.emplace_back(kNcclInterface,
                                      absl::StrCat("=", address.interface));
-      child.environment.emplace_back("NCCL_SOCKET_FAMILY",
-                                     address.is_ipv6 ? "AF_INET6" : "AF_INET");
+      if (std::getenv(kNcclFamily) == nullptr) {
+        child.environment.emplace_back(
+            kNcclFamily, address.is_ipv6 ? "AF_INET6" : "AF_INET");
+      }
     }
     for (std::string& prefix :
          PrefixesToArguments(PrefixesBySource(prepared_->training))) {
@@ -282,7 +293,7 @@ class Agent {
       if (!host_job_->sees_run_directory) {
         message.mutable_worker_died()->set_log_end(absl::StrCat(
             "The end of ", options_.host, ":", WorkerLog(it->first), ":\n",
-            EndOfFile(WorkerLog(it->first), kLogEndBytes)));
+            EndOfLog(WorkerLog(it->first))));
       }
       Log(absl::StrCat("rank ", it->first, " ", DescribeExit(wait_status)));
       client_->SendReliably(std::move(message));
@@ -341,16 +352,40 @@ class Agent {
   absl::Status HandleSignals() {
     signalfd_siginfo info;
     while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-      if (info.ssi_signo != SIGCHLD) OnStopSignal();
+      if (info.ssi_signo == SIGUSR1) {
+        RequestStop({.requeue = true});
+      } else if (info.ssi_signo != SIGCHLD) {
+        OnStopSignal();
+      }
+    }
+    // Nobody else could stop the job any more.
+    if (options_.launched && getppid() != launcher_ && !launcher_is_gone_) {
+      launcher_is_gone_ = true;
+      Log("the launcher is gone");
+      RequestStop({});
     }
     return ReapChildren();
   }
 
+  struct Stop {
+    bool now = false;
+    bool requeue = false;
+  };
+  void RequestStop(const Stop& stop) {
+    protocol::ToCoordinator message;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!stop_.has_value()) stop_.emplace();
+      if (stop.now) stop_->set_now(true);
+      if (stop.requeue) stop_->set_requeue(true);
+      *message.mutable_stop_request() = *stop_;
+    }
+    client_->SendReliably(std::move(message));
+  }
+
   void OnStopSignal() {
     ++num_stop_signals_;
-    protocol::ToCoordinator message;
-    message.mutable_stop_request()->set_now(num_stop_signals_ > 1);
-    client_->SendReliably(std::move(message));
+    RequestStop({.now = num_stop_signals_ > 1});
     if (num_stop_signals_ > 1) {
       give_up_at_ = std::min(give_up_at_, MonotonicNow() + kEndLimit);
     }
@@ -470,8 +505,10 @@ class Agent {
 
   // Workers were told too; who does not end by himself is killed.
   void End() {
+    const bool all_well =
+        exit_code_ == kDoneExitCode || exit_code_ == kRequeueExitCode;
     const absl::Time deadline =
-        MonotonicNow() + (exit_code_ == 0 ? kEndLimit : absl::ZeroDuration());
+        MonotonicNow() + (all_well ? kEndLimit : absl::ZeroDuration());
     for (auto& [rank, worker] : workers_) WaitOrKill(worker.pid, deadline);
     client_.reset();
     if (coordinator_pid_ > 0) {
@@ -511,6 +548,8 @@ class Agent {
   absl::StatusOr<PreparedJobData> prepared_ = absl::UnavailableError("not yet");
   std::optional<int> exit_code_;
   int num_stop_signals_ = 0;
+  const pid_t launcher_ = getppid();
+  bool launcher_is_gone_ = false;
   absl::Time give_up_at_ = absl::InfiniteFuture();
   pid_t coordinator_pid_ = 0;
   std::string coordinator_exit_;
@@ -523,7 +562,8 @@ class Agent {
   int32_t agent_idx_;  // -1: not known yet.
   std::optional<HostJob> host_job_;
   std::optional<protocol::DataFacts> data_facts_;
-  std::map<int32_t, Worker> workers_;  // By rank; living ones.
+  std::optional<protocol::StopRequest> stop_;  // Once asked for.
+  std::map<int32_t, Worker> workers_;          // By rank; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
 };
@@ -531,9 +571,7 @@ class Agent {
 }  // namespace
 
 void BlockAgentSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+  const sigset_t signals = AgentSignals();
   CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
 }
 

@@ -42,11 +42,12 @@ struct AgentOptions {
   absl::StatusOr<JobSpec> job = absl::NotFoundError("no copy");
   std::optional<AgentDevices> devices;  // Absent: to be found.
   std::optional<CoordinatorStart> coordinator;
+  bool launched = false;  // By mpirun or srun, which signals the agent.
 };
 
-// Blocks SIGINT, SIGTERM and SIGCHLD for this thread and those it starts later,
-// so that the agent can wait for them together with everything else. To be
-// called before other threads exist.
+// Blocks SIGINT, SIGTERM, SIGUSR1 and SIGCHLD for this thread and those it
+// starts later, so that the agent can wait for them together with everything
+// else. To be called before other threads exist.
 void BlockAgentSignals();
 
 // Runs until the job is over. Returns the exit code that the coordinator gave.

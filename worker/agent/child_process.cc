@@ -57,7 +57,9 @@ struct Prepared {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  signal(SIGINT, SIG_IGN);
+  // Slurm sends signals to all processes of a step, and a terminal to all of a
+  // job. The agent alone obeys them; it ends its children itself.
+  for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
   signal(SIGPIPE, SIG_DFL);
   if (!prepared.keep_stdout) dup2(prepared.log_fd, STDOUT_FILENO);
   dup2(prepared.log_fd, STDERR_FILENO);

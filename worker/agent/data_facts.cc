@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "worker/data/hasher.h"
@@ -37,8 +38,13 @@ absl::StatusOr<uint64_t> HashOfEvaluation(
                        ReadFile(prefix + ".idx", kMaxRecordBytes));
       hasher.AddString(index);
       std::error_code unreadable;
-      hasher.AddNumber(static_cast<int64_t>(
-          std::filesystem::file_size(prefix + ".bin", unreadable)));
+      const std::uintmax_t num_bytes =
+          std::filesystem::file_size(prefix + ".bin", unreadable);
+      if (unreadable) {
+        return absl::NotFoundError(absl::StrCat(
+            "the size of ", prefix, ".bin: ", unreadable.message()));
+      }
+      hasher.AddNumber(static_cast<int64_t>(num_bytes));
     }
   }
   return hasher.Digest();

@@ -19,7 +19,9 @@ namespace millrace {
 struct HostJob {
   JobSpec job;
   AgentDevices devices;
-  // The coordinator's where this host sees it, else one of the host's own.
+  // The coordinator's, on agent 0's host; it tells one run from another.
+  std::string run;
+  // The same where this host sees it, else one of the host's own.
   std::string run_directory;
   std::vector<HostAddress> addresses;  // This host's.
   bool sees_run_directory = false;

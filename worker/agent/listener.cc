@@ -45,6 +45,16 @@ SocketAddress MakeSocketAddress(const std::string& address, bool is_ipv6,
   return result;
 }
 
+bool IsIpv6(const std::string& address) {
+  return absl::StrContains(address, ':');
+}
+
+// "10.0.0.1:4711" or "[fd00::1]:4711".
+std::string WithPort(const std::string& address, int32_t port) {
+  return absl::StrCat(IsIpv6(address) ? "[" : "", address,
+                      IsIpv6(address) ? "]:" : ":", port);
+}
+
 // 0 for a port of the kernel's choice. The caller closes the socket.
 absl::StatusOr<int> Listen(const std::string& address, bool is_ipv6,
                            int32_t port) {
@@ -70,21 +80,39 @@ absl::StatusOr<int> Listen(const std::string& address, bool is_ipv6,
   }
   const int error = errno;
   close(fd);
-  const std::string message = absl::StrCat("cannot listen: ", strerror(error));
+  const std::string message = absl::StrCat(
+      "cannot listen at ",
+      address.empty() ? absl::StrCat("port ", port) : WithPort(address, port),
+      ": ", strerror(error));
   if (error == EADDRINUSE) return absl::UnavailableError(message);
+  if (error == EACCES) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        message, "; ports below 1024 are for root: choose a higher one"));
+  }
+  if (error == EADDRNOTAVAIL) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(message, "; this host does not have the address"));
+  }
   return absl::InternalError(message);
 }
 
 // The first free port of the range.
 absl::StatusOr<int> ListenInRange(const std::string& address, bool is_ipv6,
-                                  PortRange ports) {
-  for (int32_t port = ports.first; port <= ports.last; ++port) {
+                                  const ListenerPorts& ports) {
+  const auto [first, last] = ports.range;
+  for (int32_t port = first; port <= last; ++port) {
     absl::StatusOr<int> fd = Listen(address, is_ipv6, port);
-    if (fd.ok() || !absl::IsUnavailable(fd.status())) return fd;
+    if (fd.ok()) return fd;
+    if (absl::IsUnavailable(fd.status())) continue;
+    return absl::Status(
+        fd.status().code(),
+        absl::StrCat(ports.origin, ": ", fd.status().message()));
   }
-  return absl::UnavailableError(absl::StrCat("all of network.ports, ",
-                                             ports.first, "-", ports.last,
-                                             ", are in use on this host"));
+  return absl::UnavailableError(
+      first == last ? absl::StrCat("port ", first, " (", ports.origin,
+                                   ") is in use on this host")
+                    : absl::StrCat("all ports from ", first, " to ", last, " (",
+                                   ports.origin, ") are in use on this host"));
 }
 
 int32_t PortOf(int fd) {
@@ -93,10 +121,6 @@ int32_t PortOf(int fd) {
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
   // The port lies at the same place in both families.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-}
-
-bool IsIpv6(const std::string& address) {
-  return absl::StrContains(address, ':');
 }
 
 }  // namespace
@@ -115,11 +139,11 @@ Listener::~Listener() {
 }
 
 absl::StatusOr<Listener> Listener::Create() {
-  return Create({"127.0.0.1"}, {});
+  return Create({"127.0.0.1"}, ListenerPorts());
 }
 
 absl::StatusOr<Listener> Listener::Create(
-    const std::vector<std::string>& addresses, PortRange ports) {
+    const std::vector<std::string>& addresses, const ListenerPorts& ports) {
   bool needs_ipv6 = false;
   for (const std::string& address : addresses) {
     needs_ipv6 = needs_ipv6 || IsIpv6(address);
@@ -129,8 +153,7 @@ absl::StatusOr<Listener> Listener::Create(
   ASSIGN_OR_RETURN(fd, ListenInRange(bound, needs_ipv6, ports));
   const int32_t port = PortOf(fd);
   const auto with_port = [port](std::string* out, const std::string& address) {
-    absl::StrAppend(out, IsIpv6(address) ? "[" : "", address,
-                    IsIpv6(address) ? "]:" : ":", port);
+    absl::StrAppend(out, WithPort(address, port));
   };
   return Listener(fd, absl::StrJoin(addresses, ",", with_port));
 }

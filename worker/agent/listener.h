@@ -13,15 +13,22 @@
 
 namespace millrace {
 
+// Which ports may be taken, and who says so.
+struct ListenerPorts {
+  PortRange range;  // 0 and 0: one of the kernel's choice.
+  std::string origin = "any port";
+};
+
 class Listener {
  public:
   // On the loopback address.
   static absl::StatusOr<Listener> Create();
   // For other hosts, which are told `addresses`: at the one address if there is
-  // only one, else at all of this host. Returns Unavailable if every port of
-  // the range is in use.
+  // only one, else at all of this host. Errors name the ports and who chose
+  // them: Unavailable if all are in use, InvalidArgument if the user may not
+  // listen there.
   static absl::StatusOr<Listener> Create(
-      const std::vector<std::string>& addresses, PortRange ports);
+      const std::vector<std::string>& addresses, const ListenerPorts& ports);
   Listener(Listener&& other) noexcept;
   Listener& operator=(Listener&& other) noexcept;
   ~Listener();

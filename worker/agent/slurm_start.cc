@@ -18,22 +18,32 @@ absl::Status Unexpected(const char* name, absl::string_view value) {
       " is not what srun sets; start agents by mpirun or srun --mpi=pmix"));
 }
 
-absl::StatusOr<int32_t> ReadNumber(const ReadVariable& read, const char* name) {
+template <typename Number = int32_t>
+absl::StatusOr<Number> ReadNumber(const ReadVariable& read, const char* name) {
   const char* value = read(name);
-  int32_t number = 0;
+  Number number = 0;
   if (value == nullptr || !absl::SimpleAtoi(value, &number) || number < 0) {
     return Unexpected(name, value == nullptr ? "" : value);
   }
   return number;
 }
 
-// The first of "node[003-7,9],gpu1": "node003".
+// The first of "rack[0-1]n[003-7,9]-ib,gpu1": "rack0n003-ib". Each bracket
+// stands for its first number.
 std::string FirstNode(absl::string_view list) {
-  const size_t end = list.find_first_of(",[");
-  std::string node(list.substr(0, end));
-  if (end == absl::string_view::npos || list[end] == ',') return node;
-  const absl::string_view numbers = list.substr(end + 1);
-  return absl::StrCat(node, numbers.substr(0, numbers.find_first_of("-,]")));
+  std::string node;
+  while (!list.empty() && list[0] != ',') {
+    if (list[0] == '[') {
+      list.remove_prefix(1);
+      absl::StrAppend(&node, list.substr(0, list.find_first_of("-,]")));
+      const size_t end = list.find(']');
+      list.remove_prefix(end == absl::string_view::npos ? list.size() : end);
+    } else {
+      node.push_back(list[0]);
+    }
+    if (!list.empty()) list.remove_prefix(1);
+  }
+  return node;
 }
 
 // The number of one node in a list like "2(x3),1": three nodes with two tasks
@@ -76,7 +86,9 @@ absl::StatusOr<std::optional<SlurmStart>> StartUnderSlurm(
   ASSIGN_OR_RETURN(start.place.idx_on_this_host,
                    ReadNumber(read, "SLURM_LOCALID"));
   ASSIGN_OR_RETURN(const int32_t node_idx, ReadNumber(read, "SLURM_NODEID"));
-  ASSIGN_OR_RETURN(const int32_t job_id, ReadNumber(read, "SLURM_JOB_ID"));
+  // Slurm's own are of 32 bits without a sign.
+  ASSIGN_OR_RETURN(const int64_t job_id,
+                   ReadNumber<int64_t>(read, "SLURM_JOB_ID"));
   ASSIGN_OR_RETURN(const int32_t step_id, ReadNumber(read, "SLURM_STEP_ID"));
   const char* tasks = read("SLURM_STEP_TASKS_PER_NODE");
   ASSIGN_OR_RETURN(start.place.agents_on_this_host,
@@ -86,8 +98,9 @@ absl::StatusOr<std::optional<SlurmStart>> StartUnderSlurm(
     return Unexpected("SLURM_STEP_NODELIST", "");
   }
   start.first_node = FirstNode(nodes);
-  start.port = kFirstPort + static_cast<int32_t>(
-                                (int64_t{job_id} * 16 + step_id) % kNumPorts);
+  start.port =
+      kFirstPort +
+      static_cast<int32_t>((job_id % kNumPorts * 16 + step_id) % kNumPorts);
   return start;
 }
 

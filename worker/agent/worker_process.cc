@@ -53,6 +53,7 @@ class WorkerProcess {
     protocol::WorkerHello* worker = hello.mutable_worker();
     worker->set_rank(ToInt(options_.rank));
     worker->set_incarnation(options_.incarnation);
+    worker->set_run_directory(options_.run);
     if (run_ == nullptr) {
       worker->set_phase(protocol::WORKER_PHASE_IDLE);
     } else {

@@ -17,6 +17,7 @@ namespace millrace {
 struct WorkerOptions {
   std::string coordinator_address;
   std::string secret;
+  std::string run;  // The run directory, on agent 0's host.
   Rank rank{};
   int32_t incarnation = 1;
   std::string host_address;  // Where peers reach this machine.

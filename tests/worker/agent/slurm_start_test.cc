@@ -49,6 +49,17 @@ TEST(SlurmStartTest, ReadsItsPlace) {
     variables["SLURM_STEP_NODELIST"] = list;
     EXPECT_EQ((*Start(variables))->first_node, "gpu1");
   }
+  const std::pair<const char*, const char*> lists[] = {
+      {"node[1-2]-ib", "node1-ib"},
+      {"node[03,05]-ib,gpu1", "node03-ib"},
+      {"rack[0-1]n[1-4]", "rack0n1"},
+      {"rack[2,4]n[10-11]x,rack3", "rack2n10x"}};
+  for (const auto& [list, first] : lists) {
+    variables["SLURM_STEP_NODELIST"] = list;
+    EXPECT_EQ((*Start(variables))->first_node, first);
+  }
+  variables["SLURM_JOB_ID"] = "4294967294";
+  EXPECT_EQ((*Start(variables))->port, 20000 + (7294 * 16 + 1) % 10000);
 }
 
 // Goal: nothing changes where MPI knows the processes, or there is only one.
