@@ -1,0 +1,122 @@
+"""`millrace doctor` over several hosts; see hosts.py.
+
+    doctor_test.py MILLRACE [TEST]...
+"""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import hosts as hosts_module
+from hosts import Hosts, SKIPPED
+
+MILLRACE = ""
+WOULD_FAIL = 3
+
+
+def put_wrapper(hosts, number, before=""):
+    """Puts a program of the same name on a host, which runs `before` first."""
+    path = hosts.folder_of(number) + "/doctor"
+    with open(path, "w") as file:
+        file.write(f"#!/bin/sh\n{before}\nexec {MILLRACE} doctor \"$@\"\n")
+    os.chmod(path, 0o755)
+    return hosts.private + "/doctor"
+
+
+class DoctorTest(unittest.TestCase):
+    def doctor(self, hosts, program=None, exit_code=0, arguments=(), **keywords):
+        """The text and the JSON of an examination."""
+        command = program or [MILLRACE, "doctor"]
+        done = hosts.mpirun([*command, "--json", hosts.private + "/doctor.json", *arguments],
+                            timeout=120, **keywords)
+        self.assertEqual(done.returncode, exit_code, done.stdout)
+        with open(hosts.folder_of(1) + "/doctor.json") as file:
+            return done.stdout, json.load(file)
+
+    # Goal: healthy hosts pass, every host and pair is in the tables, and an address that all
+    # hosts have (the decoy's) is neither a way nor an error. Method: two hosts by mpirun.
+    def test_healthy_hosts(self):
+        with Hosts(2) as hosts:
+            text, found = self.doctor(hosts)
+            self.assertIn("a job would run" if found["findings"] else "all well", text)
+            self.assertFalse(found["would_fail"])
+            self.assertEqual([host["host"] for host in found["hosts"]], ["node1", "node2"])
+            self.assertEqual([(rail["own_interface"], rail["interface"])
+                              for rail in found["rails"]], [("eth0", "eth0")])
+            rail = found["rails"][0]
+            self.assertGreater(rail["there_bytes_s"], 1e7)
+            self.assertGreater(rail["back_bytes_s"], 1e7)
+            self.assertLess(abs(rail["clock_offset_s"]), 0.01)
+            self.assertEqual({way["address"] for way in found["reached"] if not way["error"]},
+                             {"10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"})
+            self.assertEqual({way["address"] for way in found["reached"] if way["error"]},
+                             {"172.17.0.1"})
+            self.assertTrue(all(way["led_elsewhere"] for way in found["reached"] if way["error"]))
+            # The working folder is the machine's, so both see it.
+            self.assertIn("shared by all hosts", text)
+
+    # Goal: two hosts whose packets are lost do not hang the examination and are named with the
+    # addresses tried; the others are measured. Method: one host sends what is for the other to
+    # a card that is not there.
+    def test_blocked_pair(self):
+        with Hosts(3) as hosts:
+            for family, address in (("-4", "10.77.0.3"), ("-6", "fd77::3")):
+                hosts.run(2, ["ip", family, "neigh", "replace", address, "lladdr",
+                              "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"], check=True)
+            text, found = self.doctor(hosts, exit_code=WOULD_FAIL)
+            self.assertIn("10.77.0.3 (no answer in 3s), fd77::3 (no answer in 3s)", text)
+            self.assertIn("FAILS    node2: does not reach node3 at ", text)
+            self.assertIn("FAILS    node3: does not reach node2 at ", text)
+            self.assertIn("3 hosts: a job would fail", text)
+            self.assertEqual([(rail["from"], rail["to"]) for rail in
+                              sorted(found["rails"], key=lambda rail: rail["to"])],
+                             [(0, 1), (0, 2)])
+
+    # Goal: a host with lower limits is named, a warning first, a failure where a job of these
+    # hosts would exceed it. Method: ulimit on one of two hosts.
+    def test_lower_limits(self):
+        with Hosts(2) as hosts:
+            put_wrapper(hosts, 1, "ulimit -n 1024")
+            program = [put_wrapper(hosts, 2, "ulimit -n 500")]
+            text, _ = self.doctor(hosts, program)
+            self.assertIn("warning  node2: open files: 500, others have 1024", text)
+            put_wrapper(hosts, 2, "ulimit -n 64")
+            text, found = self.doctor(hosts, program, exit_code=WOULD_FAIL)
+            self.assertTrue(found["would_fail"])
+            self.assertIn("FAILS    node2: open files: 64 are allowed", text)
+
+    # Goal: without MPI the hosts meet by an address and a secret, and all end with one exit
+    # code; another secret gets nowhere. Method: two hosts by hand.
+    def test_by_hand(self):
+        with Hosts(2) as hosts:
+            environment = hosts.environment(MILLRACE_SECRET="0123456789abcdef")
+            first = subprocess.Popen(
+                hosts.command_on(1) + [MILLRACE, "doctor", "--agents", "2", "--port", "4711"],
+                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+            joined = hosts.run(2, [MILLRACE, "doctor", "--join", "node1:4711"],
+                               capture_output=True, env=environment)
+            text, _ = first.communicate(timeout=120)
+            self.assertEqual((first.returncode, joined.returncode), (0, 0), text + joined.stderr)
+            self.assertIn("millrace doctor --join node1:4711", text)
+            self.assertIn("node2", text)
+            self.assertIn("1 way between hosts", text)
+
+    # Goal: one host alone needs no launcher.
+    def test_one_host(self):
+        with Hosts(1) as hosts:
+            done = hosts.run(1, [MILLRACE, "doctor"], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, env=hosts.environment())
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn("node1", done.stdout)
+            self.assertIn("\n1 host: ", done.stdout)
+
+
+if __name__ == "__main__":
+    MILLRACE = os.path.abspath(sys.argv.pop(1))
+    WHY_NOT = hosts_module.WhyNot()
+    if WHY_NOT:
+        print(f"SKIPPED, nothing was tested: {WHY_NOT}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)
