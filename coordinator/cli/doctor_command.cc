@@ -23,6 +23,11 @@
 #include "coordinator/cli/launch.h"
 #include "coordinator/cli/meeting.h"
 #include "coordinator/protocol/secret.h"
+#include "coordinator/resume.h"
+#include "planner/frameworks/model_folder.h"
+#include "planner/job/executable.h"
+#include "planner/job/job_file.h"
+#include "planner/layout/model.h"
 #include "worker/doctor/examinee.h"
 #include "worker/doctor/findings.h"
 #include "worker/doctor/report_text.h"
@@ -34,6 +39,7 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 struct DoctorOptions {
+  std::string job_file;  // Empty: any job.
   MeetingOptions meeting;
   std::string json_file;
 };
@@ -98,6 +104,29 @@ class Probes {
   std::vector<ProbedFolder> folders_;
 };
 
+absl::StatusOr<JobSpec> ReadDoctorJob(const std::string& file) {
+  JobSpec job;
+  ASSIGN_OR_RETURN(job, LoadJobWithFolder(file));
+  if (const absl::Status status = CheckExecutable(job); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": ", status.message()));
+  }
+  return job;
+}
+
+// Master weights and two moments, in fp32, of each parameter.
+constexpr int64_t kStateBytes = 12;
+
+JobNeeds NeedsOf(const JobSpec& job, const AgentPlace& place) {
+  // One more is written before the oldest is removed.
+  return {.gpus = job.resources.uses_cuda(),
+          .shared_checkpoints = place.SeveralHosts() && UsesCheckpoints(job),
+          .checkpoint_bytes = UsesCheckpoints(job)
+                                  ? CountParameters(job.model).total *
+                                        kStateBytes * (job.checkpoint.keep + 1)
+                                  : 0};
+}
+
 // What agent 0 makes before others come.
 struct DoctorOpening {
   Listener listener;
@@ -107,7 +136,11 @@ struct DoctorOpening {
 absl::StatusOr<DoctorOpening> OpenDoctor(const DoctorOptions& options,
                                          const AgentPlace& place, int32_t port,
                                          Probes* probes) {
-  const JobSpec job;
+  const bool has_job = !options.job_file.empty();
+  JobSpec job;
+  if (has_job) {
+    ASSIGN_OR_RETURN(job, ReadDoctorJob(options.job_file));
+  }
   absl::StatusOr<Listener> listener = ListenForAgents(job.network, place, port);
   if (!listener.ok()) return listener.status();
   ExaminationOptions examination = {
@@ -116,6 +149,17 @@ absl::StatusOr<DoctorOpening> OpenDoctor(const DoctorOptions& options,
       .join_timeout = JoinTimeout(options.meeting)};
   examination.look["several_hosts"] = place.SeveralHosts();
   RETURN_IF_ERROR(probes->Write(kRunFolder, job.output_directory));
+  if (has_job) {
+    examination.look["job"] = JobToYaml(job);
+    examination.needs = NeedsOf(job, place);
+    // Without a folder of their own, checkpoints lie in the run folder.
+    if (UsesCheckpoints(job)) {
+      RETURN_IF_ERROR(
+          probes->Write(kCheckpointFolder, job.checkpoint.directory.empty()
+                                               ? job.output_directory
+                                               : job.checkpoint.directory));
+    }
+  }
   probes->AddTo(&examination.look);
   return DoctorOpening{*std::move(listener), std::move(examination)};
 }
@@ -161,7 +205,7 @@ absl::StatusOr<int> Examine(const DoctorOptions& options) {
                           return opening->listener.address();
                         }));
   if (met.exit_code.has_value()) return *met.exit_code;
-  const ExamineeOptions examinee = {
+  ExamineeOptions examinee = {
       .agent_idx = met.place.agent_idx,
       .host = HostName(),
       .share = {.num_agents = met.place.AgentsOnThisHost(),
@@ -169,7 +213,12 @@ absl::StatusOr<int> Examine(const DoctorOptions& options) {
       .address = met.address,
       .secret = met.secret,
       .mpi_library = options.meeting.under_mpi ? MpiLibrary() : ""};
-  if (!opening.has_value()) return RunExaminee(examinee);
+  if (!opening.has_value()) {
+    if (FileExists(options.job_file)) {
+      examinee.own_copy = ReadDoctorJob(options.job_file);
+    }
+    return RunExaminee(examinee);
+  }
   PrintHowToJoin(options.meeting, met, "doctor");
   ASSIGN_OR_RETURN(DoctorSessionOptions session_options,
                    SessionOf(options, *std::move(opening), met.secret));
@@ -194,6 +243,8 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* command = app.add_subcommand(
       "doctor", "Examine this host, or the hosts of a job, before it starts");
+  command->add_option("JOB", options->job_file,
+                      "Also see whether this job would run (docs/job.md)");
   AddMeetingOptions(command, &options->meeting);
   command->add_option("--json", options->json_file,
                       "Write all that was found to this file, for programs");
@@ -201,6 +252,7 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
       "Examples:\n"
       "  millrace doctor\n"
       "  mpirun --map-by ppr:1:node --bind-to none millrace doctor\n"
+      "  mpirun --map-by ppr:1:node --bind-to none millrace doctor job.yaml\n"
       "  srun --ntasks-per-node=1 millrace doctor\n"
       "Exit code 0 if a job would run, 3 if it would fail (docs/doctor.md).");
   command->callback([=] { *exit_code = RunDoctor(*options); });

@@ -87,6 +87,56 @@ class DoctorTest(unittest.TestCase):
             self.assertTrue(found["would_fail"])
             self.assertIn("FAILS    node2: open files: 64 are allowed", text)
 
+    def write_job(self, hosts, number, extra="", checkpoint="{interval_steps: 5}"):
+        """Writes a job and a text that it trains on, on one host."""
+        folder = hosts.folder_of(number)
+        with open(folder + "/text.txt", "w") as file:
+            file.write("The same text on all hosts. " * 100)
+        with open(folder + "/job.yaml", "w") as file:
+            file.write(f"""\
+name: tiny
+model: {{family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4, kv_heads: 2,
+        ffn_hidden: 64, sequence_length: 32}}
+data: {{text: [{hosts.private}/text.txt], cache_directory: {hosts.private}/cache}}
+training: {{steps: 12, global_batch: 8, seed: 3, optimizer: {{learning_rate: 3e-3}}}}
+resources: {{devices_per_agent: 2, threads_per_device: 1}}
+checkpoint: {checkpoint}
+output: {{directory: {hosts.private}/runs}}
+{extra}""")
+        return hosts.private + "/job.yaml"
+
+    # Goal: what a job would be refused for is found beforehand, each with its host. Method: a
+    # job that needs a shared folder and has none; then one thing amiss after the other.
+    def test_job_file(self):
+        with Hosts(2) as hosts:
+            job = self.write_job(hosts, 1)
+            self.write_job(hosts, 2)
+            text, _ = self.doctor(hosts, exit_code=WOULD_FAIL, arguments=[job])
+            self.assertIn("FAILS    node2: does not see the checkpoint folder", text)
+            self.assertEqual(text.count("FAILS"), 1, text)
+
+            without = "{at_end: false, interval_steps: 0, resume: none}"
+            self.write_job(hosts, 1, checkpoint=without)
+            text, _ = self.doctor(hosts, exit_code=WOULD_FAIL, arguments=[job])
+            self.assertIn("FAILS    node2: this host's copy of the job differs: "
+                          "checkpoint.interval_steps is 5 here and 0", text)
+            os.remove(hosts.folder_of(2) + "/job.yaml")
+            text, found = self.doctor(hosts, arguments=[job])
+            self.assertEqual([host["devices"] for host in found["hosts"]], [2, 2])
+
+            with open(hosts.folder_of(2) + "/text.txt", "a") as file:
+                file.write("One sentence more.")
+            text, _ = self.doctor(hosts, exit_code=WOULD_FAIL, arguments=[job])
+            self.assertIn("FAILS    node2: data of the job: 1 files", text)
+            os.remove(hosts.folder_of(2) + "/text.txt")
+            text, _ = self.doctor(hosts, exit_code=WOULD_FAIL, arguments=[job])
+            self.assertIn("FAILS    node2: data.text", text)
+
+            self.write_job(hosts, 1, checkpoint=without, extra="network: {interface: only_here}")
+            done = hosts.mpirun([MILLRACE, "doctor", job], timeout=120)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("no address of this host suits network.interface only_here", done.stdout)
+
     # Goal: without MPI the hosts meet by an address and a secret, and all end with one exit
     # code; another secret gets nowhere. Method: two hosts by hand.
     def test_by_hand(self):

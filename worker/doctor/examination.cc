@@ -40,7 +40,9 @@ std::vector<const ReachedAddress*> RailsToMeasure(
 }  // namespace
 
 Examination::Examination(ExaminationOptions options, absl::Time now)
-    : options_(std::move(options)), deadline_(now + options_.join_timeout) {}
+    : options_(std::move(options)), deadline_(now + options_.join_timeout) {
+  result_.needs = options_.needs;
+}
 
 absl::StatusOr<int32_t> Examination::OnHello(int32_t agent_idx,
                                              uint64_t instance,

@@ -27,6 +27,7 @@ struct ExaminationOptions {
   int32_t num_agents = 1;
   std::vector<std::string> hosts;  // By agent, as far as they are known.
   absl::Duration join_timeout = absl::Minutes(1);
+  JobNeeds needs;
   // What "look" tells every agent besides: the job, the folders.
   nlohmann::json look = nlohmann::json::object();
 };
@@ -59,7 +60,6 @@ class Examination {
 
   bool is_done() const { return step_ == Step::kDone; }
   const ExaminationResult& result() const { return result_; }
-  ExaminationResult* mutable_result() { return &result_; }
 
  private:
   enum class Step : uint8_t {

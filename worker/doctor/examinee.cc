@@ -107,7 +107,7 @@ class Examinee {
 
   Json Look(const Json& order) {
     agent_idx_ = NumberOf(order, "agent");
-    HostFacts facts = LookAtHost(order, options_.share);
+    HostFacts facts = LookAtHost(order, options_.share, options_.own_copy);
     facts.agent_idx = agent_idx_;
     facts.mpi_library = options_.mpi_library;
     addresses_ = facts.addresses;

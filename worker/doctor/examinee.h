@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "planner/job/job.h"
 #include "worker/backend/agent_devices.h"
 
 namespace millrace {
@@ -18,6 +20,8 @@ struct ExamineeOptions {
   HostShare share;
   std::string address;  // Where the examination listens.
   std::string secret;
+  // This host's copy of the job, if the command names one: as in TakeJob().
+  absl::StatusOr<JobSpec> own_copy = absl::NotFoundError("no copy");
   std::string mpi_library;  // Empty: MPI did not start this.
 };
 

@@ -131,7 +131,7 @@ std::vector<TextFact> TextFacts(bool uses_gpus) {
 
 void CompareTexts(const ExaminationResult& result, FindingList* findings) {
   const std::vector<size_t> firsts = FirstAgents(result.hosts);
-  for (const TextFact& fact : TextFacts(result.uses_gpus)) {
+  for (const TextFact& fact : TextFacts(result.needs.gpus)) {
     std::vector<std::string> values;
     for (const size_t i : firsts) {
       values.push_back(fact.value(result.hosts[i]));
@@ -235,11 +235,11 @@ void CheckFolders(const ExaminationResult& result, const HostFacts& host,
                                  " free of ", FormatBytes(folder.total_bytes),
                                  "; make room, or name another folder"));
     } else if (folder.purpose == kCheckpointFolder &&
-               folder.free_bytes < result.checkpoint_bytes) {
+               folder.free_bytes < result.needs.checkpoint_bytes) {
       findings->Add(Severity::kFailure, host,
                     absl::StrCat(name, ": ", FormatBytes(folder.free_bytes),
                                  " free, and the job's checkpoints take ",
-                                 FormatBytes(result.checkpoint_bytes),
+                                 FormatBytes(result.needs.checkpoint_bytes),
                                  "; make room, or lower checkpoint.keep"));
     }
   }
@@ -391,7 +391,7 @@ void CheckShared(const ExaminationResult& result, FindingList* findings) {
     for (const FolderFacts& folder : host.folders) {
       if (!folder.probed || folder.sees_probe ||
           folder.purpose != kCheckpointFolder ||
-          !result.needs_shared_checkpoints) {
+          !result.needs.shared_checkpoints) {
         continue;
       }
       findings->Add(
@@ -471,7 +471,7 @@ std::vector<Finding> FindingsOf(const ExaminationResult& result) {
     const HostFacts& host = result.hosts[i];
     CheckFolders(result, host, &findings);
     for (size_t k = 0; k < host.gpus.size(); ++k) {
-      CheckGpu(host, k, result.uses_gpus, &findings);
+      CheckGpu(host, k, result.needs.gpus, &findings);
     }
     for (const std::string& text : host.warnings) {
       findings.Add(Severity::kWarning, host, text);

@@ -21,6 +21,14 @@ struct Finding {
   std::string text;  // The value, the majority's, and what to do.
 };
 
+// What the job that is to run needs of its hosts; the defaults are those of any
+// job.
+struct JobNeeds {
+  bool gpus = true;  // False for backend cpu.
+  bool shared_checkpoints = false;
+  int64_t checkpoint_bytes = 0;  // All that it keeps; 0: not known.
+};
+
 struct ExaminationResult {
   // By agent; the first agent of each host stands for the host. Agents that
   // did not come or did not answer are left out, and are in `failures`.
@@ -28,9 +36,7 @@ struct ExaminationResult {
   std::vector<ReachedAddress> reached;
   std::vector<RailFacts> rails;
   std::vector<Finding> failures;  // Found on the way.
-  bool uses_gpus = true;  // A job of these hosts would: false for backend cpu.
-  bool needs_shared_checkpoints = false;
-  int64_t checkpoint_bytes = 0;  // All that the job keeps; 0: not known.
+  JobNeeds needs;
 };
 
 // The hosts' first agents, in order: positions in `hosts`.

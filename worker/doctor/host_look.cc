@@ -12,9 +12,15 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "planner/job/job.h"
+#include "planner/job/job_file.h"
+#include "worker/agent/host_job.h"
 #include "worker/agent/network.h"
+#include "worker/backend/agent_devices.h"
 #include "worker/backend/cuda_backend.h"
+#include "worker/data/hasher.h"
+#include "worker/data/sources.h"
 #include "worker/doctor/gpu_health.h"
+#include "worker/train/starting_weights.h"
 
 namespace millrace {
 namespace {
@@ -48,9 +54,7 @@ void LookAtFolders(const Json& order, HostFacts* facts) {
     const std::string probed = LookText(asked, "probed_path");
     folder.probed = !probed.empty();
     if (folder.probed) {
-      const absl::StatusOr<std::string> content =
-          ReadFile(absl::StrCat(probed, "/", probe));
-      folder.sees_probe = content.ok() && *content == probe;
+      folder.sees_probe = SeesProbe(probed, probe);
     }
     facts->folders.push_back(std::move(folder));
   }
@@ -69,13 +73,15 @@ void LookAtNetwork(const Json& order, const NetworkSpec& network,
   }
 }
 
-// What our own GPU code says: its libraries, and what it would warn of.
-absl::Status LookAtCuda(HostFacts* facts) {
+// What our own GPU code says: its libraries, and without a job what it would
+// warn of.
+absl::Status LookAtCuda(bool has_job, HostFacts* facts) {
   ASSIGN_OR_RETURN(CudaBackend* const backend, LoadCudaBackend());
   ASSIGN_OR_RETURN(const CudaLibraryVersions versions,
                    backend->LibraryVersions());
   facts->runtime_cuda = versions.runtime;
   facts->nccl = versions.nccl;
+  if (has_job) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> devices,
                    backend->ListDevices());
   facts->devices = static_cast<int64_t>(devices.size());
@@ -88,29 +94,88 @@ absl::Status LookAtCuda(HostFacts* facts) {
   return absl::OkStatus();
 }
 
-void LookAtGpus(HostFacts* facts) {
+void LookAtGpus(bool has_job, HostFacts* facts) {
   ReadGpuHealth(facts);
-  if (!facts->gpu_error.empty()) {
-    facts->failures.push_back(
-        absl::StrCat("GPUs cannot be used: ", facts->gpu_error));
-  } else if (!facts->gpus.empty()) {
-    if (const absl::Status status = LookAtCuda(facts); !status.ok()) {
+  if (facts->gpu_error.empty() && !facts->gpus.empty()) {
+    if (const absl::Status status = LookAtCuda(has_job, facts); !status.ok()) {
       facts->gpu_error = std::string(status.message());
-      facts->warnings.push_back(
-          absl::StrCat("no job can train on its GPUs: ", status.message()));
     }
   }
+  // Devices of a job fail by themselves.
+  if (!facts->gpu_error.empty() && !has_job) {
+    facts->warnings.push_back(
+        absl::StrCat("no job can train on its GPUs: ", facts->gpu_error));
+  }
+}
+
+// The job's files, by name and size: to read them all would take too long.
+absl::Status LookAtData(const DataSpec& data, HostFacts* facts) {
+  if (data.synthetic) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<DataSource> sources, FindSources(data));
+  Hasher hasher;
+  facts->data_files = 0;
+  const auto add = [&](const std::string& path, int64_t num_bytes) {
+    ++facts->data_files;
+    facts->data_bytes += num_bytes;
+    hasher.AddString(path);
+    hasher.AddNumber(num_bytes);
+  };
+  for (const DataSource& source : sources) {
+    for (const SourceFile& file : source.files) {
+      add(file.file.path, file.file.size_bytes);
+    }
+    for (const std::string& path : source.indexed) {
+      std::error_code unreadable;
+      const auto num_bytes = fs::file_size(path, unreadable);
+      add(path, unreadable ? 0 : static_cast<int64_t>(num_bytes));
+    }
+  }
+  facts->data_names =
+      absl::StrCat(absl::Hex(hasher.Digest(), absl::kZeroPad16));
+  std::error_code not_there;
+  if (data.tokenizer == "auto" || fs::exists(data.tokenizer, not_there)) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("data.tokenizer ", data.tokenizer,
+                                          " is not there; copy it"));
+}
+
+// What the job would stop by on this host.
+void LookAtJob(JobSpec job, const HostShare& share,
+               const absl::StatusOr<JobSpec>& own_copy, HostFacts* facts) {
+  const auto fail_by = [facts](const absl::Status& status) {
+    if (!status.ok()) facts->failures.push_back(std::string(status.message()));
+  };
+  fail_by(CompareWithCopy(job, own_copy));
+  const absl::StatusOr<AgentDevices> devices =
+      FindAgentDevices(job.resources, share, &facts->warnings);
+  fail_by(devices.status());
+  facts->devices = devices.ok() ? devices->num_devices : 0;
+  fail_by(LookAtData(job.data, facts));
+  fail_by(CheckStartingWeights(job));
 }
 
 }  // namespace
 
-HostFacts LookAtHost(const Json& order, const HostShare& share) {
+HostFacts LookAtHost(const Json& order, const HostShare& share,
+                     const absl::StatusOr<JobSpec>& own_copy) {
   HostFacts facts = ReadHostFacts();
   facts.devices = 1;
-  static_cast<void>(share);
   LookAtFolders(order, &facts);
-  LookAtNetwork(order, {}, &facts);
-  LookAtGpus(&facts);
+  const std::string job_yaml = LookText(order, "job");
+  const bool has_job = !job_yaml.empty();
+  NetworkSpec network;
+  if (has_job) {
+    const absl::StatusOr<JobSpec> job = ParseJob(job_yaml, "agent 0's job");
+    if (job.ok()) {
+      network = job->network;
+      LookAtJob(*job, share, own_copy, &facts);
+    } else {
+      facts.failures.push_back(std::string(job.status().message()));
+    }
+  }
+  LookAtNetwork(order, network, &facts);
+  LookAtGpus(has_job, &facts);
   return facts;
 }
 

@@ -144,7 +144,7 @@ TEST(FindingsTest, CheckpointsNeedASharedFolder) {
                      .sees_probe = host.agent_idx == 0}};
   }
   EXPECT_TRUE(FindingsOf(result).empty());
-  result.needs_shared_checkpoints = true;
+  result.needs.shared_checkpoints = true;
   const Finding blind = OnlyFinding(result);
   EXPECT_EQ(blind.host, "node2");
   EXPECT_TRUE(absl::StrContains(blind.text, "/ckpt of node1"));
@@ -218,7 +218,7 @@ TEST(FindingsTest, UnlikeNcclFailsWhereGpusAreUsed) {
   ExaminationResult result = HostsWithGpus();
   result.hosts[1].nccl = "2.18";
   EXPECT_EQ(OnlyFinding(result).severity, Severity::kFailure);
-  result.uses_gpus = false;
+  result.needs.gpus = false;
   EXPECT_EQ(OnlyFinding(result).severity, Severity::kWarning);
 }
 
