@@ -59,43 +59,50 @@ bool WasLaunched() {
 struct ProbedFolder {
   std::string purpose;
   std::string path;
-  std::string probed_path;  // Empty if nothing can be written there.
+  std::string probed_path;
 };
 
 class Probes {
  public:
-  ~Probes() {
-    for (const ProbedFolder& folder : folders_) {
-      std::error_code gone_already;
-      fs::remove(folder.probed_path + "/" + name_, gone_already);
-    }
+  static absl::StatusOr<Probes> Create() {
+    Probes probes;
+    ASSIGN_OR_RETURN(const std::string random, MakeSecret());
+    probes.name_ = "probe-" + random;  // As the coordinator's.
+    return probes;
   }
 
-  absl::Status Write(const std::string& purpose, const std::string& path) {
-    if (name_.empty()) {
-      ASSIGN_OR_RETURN(const std::string random, MakeSecret());
-      name_ = "probe-" + random;  // As the coordinator's.
-    }
+  void Add(const std::string& purpose, const std::string& path) {
     std::error_code error;
     std::error_code not_there;
     fs::path there = fs::absolute(path, error);
     while (!fs::is_directory(there, not_there) && there.has_relative_path()) {
       there = there.parent_path();
     }
-    ProbedFolder folder = {.purpose = purpose, .path = path};
-    if (!error && WriteFileAtomically((there / name_).string(), name_).ok()) {
-      folder.probed_path = there.string();
-    }
-    folders_.push_back(std::move(folder));
-    return absl::OkStatus();
+    folders_.push_back(
+        {.purpose = purpose, .path = path, .probed_path = there.string()});
   }
 
-  void AddTo(Json* look) const {
+  void Describe(Json* look) const {
     (*look)["probe"] = name_;
     for (const ProbedFolder& folder : folders_) {
       (*look)["folders"].push_back({{"purpose", folder.purpose},
                                     {"path", folder.path},
                                     {"probed_path", folder.probed_path}});
+    }
+  }
+
+  // A folder that cannot be written is seen by nobody.
+  void Write() const {
+    for (const ProbedFolder& folder : folders_) {
+      WriteFileAtomically(folder.probed_path + "/" + name_, name_)
+          .IgnoreError();
+    }
+  }
+
+  void Remove() const {
+    for (const ProbedFolder& folder : folders_) {
+      std::error_code gone_already;
+      fs::remove(folder.probed_path + "/" + name_, gone_already);
     }
   }
 
@@ -131,11 +138,12 @@ JobNeeds NeedsOf(const JobSpec& job, const AgentPlace& place) {
 struct DoctorOpening {
   Listener listener;
   ExaminationOptions examination;
+  Probes probes;
 };
 
 absl::StatusOr<DoctorOpening> OpenDoctor(const DoctorOptions& options,
-                                         const AgentPlace& place, int32_t port,
-                                         Probes* probes) {
+                                         const AgentPlace& place,
+                                         int32_t port) {
   const bool has_job = !options.job_file.empty();
   JobSpec job;
   if (has_job) {
@@ -148,20 +156,21 @@ absl::StatusOr<DoctorOpening> OpenDoctor(const DoctorOptions& options,
       .hosts = HostsOf(place),
       .join_timeout = JoinTimeout(options.meeting)};
   examination.look["several_hosts"] = place.SeveralHosts();
-  RETURN_IF_ERROR(probes->Write(kRunFolder, job.output_directory));
+  ASSIGN_OR_RETURN(Probes probes, Probes::Create());
+  probes.Add(kRunFolder, job.output_directory);
   if (has_job) {
     examination.look["job"] = JobToYaml(job);
     examination.needs = NeedsOf(job, place);
     // Without a folder of their own, checkpoints lie in the run folder.
     if (UsesCheckpoints(job)) {
-      RETURN_IF_ERROR(
-          probes->Write(kCheckpointFolder, job.checkpoint.directory.empty()
-                                               ? job.output_directory
-                                               : job.checkpoint.directory));
+      probes.Add(kCheckpointFolder, job.checkpoint.directory.empty()
+                                        ? job.output_directory
+                                        : job.checkpoint.directory);
     }
   }
-  probes->AddTo(&examination.look);
-  return DoctorOpening{*std::move(listener), std::move(examination)};
+  probes.Describe(&examination.look);
+  return DoctorOpening{*std::move(listener), std::move(examination),
+                       std::move(probes)};
 }
 
 int Report(const DoctorOptions& options, const ExaminationResult& result) {
@@ -187,6 +196,10 @@ absl::StatusOr<DoctorSessionOptions> SessionOf(const DoctorOptions& options,
       .examination = std::move(opening.examination),
       .on_progress =
           [](const std::string& line) { std::cerr << line << std::endl; },
+      .on_looking =
+          [probes = std::move(opening.probes)](bool begins) {
+            begins ? probes.Write() : probes.Remove();
+          },
       .on_done =
           [&options](const ExaminationResult& result) {
             return Report(options, result);
@@ -194,14 +207,13 @@ absl::StatusOr<DoctorSessionOptions> SessionOf(const DoctorOptions& options,
 }
 
 absl::StatusOr<int> Examine(const DoctorOptions& options) {
-  Probes probes;
   std::optional<DoctorOpening> opening;
   ASSIGN_OR_RETURN(const Meeting met,
                    Meet(options.meeting,
                         [&](const AgentPlace& place,
                             int32_t port) -> absl::StatusOr<std::string> {
-                          ASSIGN_OR_RETURN(opening, OpenDoctor(options, place,
-                                                               port, &probes));
+                          ASSIGN_OR_RETURN(opening,
+                                           OpenDoctor(options, place, port));
                           return opening->listener.address();
                         }));
   if (met.exit_code.has_value()) return *met.exit_code;

@@ -94,6 +94,10 @@ class DoctorSession {
     if (ended_) return;
     const std::string line = examination_.TakeProgress();
     if (!line.empty()) options_.on_progress(line);
+    if (examination_.is_looking() != looking_) {
+      looking_ = !looking_;
+      options_.on_looking(looking_);
+    }
     for (const ExamineOrder& order : examination_.TakeOrders()) {
       const auto session = sessions_.find(order.agent_idx);
       if (session == sessions_.end()) continue;  // Given again at its hello.
@@ -115,6 +119,7 @@ class DoctorSession {
   Examination examination_;
   std::map<SessionId, int32_t> agents_;
   std::map<int32_t, SessionId> sessions_;  // The newest of each agent.
+  bool looking_ = false;
   bool ended_ = false;
   std::unique_ptr<Server> server_;
 };

@@ -18,6 +18,8 @@ struct DoctorSessionOptions {
   ExaminationOptions examination;
   // Called with a line about what goes on.
   std::function<void(const std::string& line)> on_progress;
+  // Called before the hosts look at themselves, and after they did.
+  std::function<void(bool begins)> on_looking;
   // Called once, with all that was found. Returns every agent's exit code.
   std::function<int(const ExaminationResult& result)> on_done;
 };

@@ -3,6 +3,7 @@
     doctor_test.py MILLRACE [TEST]...
 """
 
+import glob
 import json
 import os
 import subprocess
@@ -56,6 +57,7 @@ class DoctorTest(unittest.TestCase):
             self.assertTrue(all(way["led_elsewhere"] for way in found["reached"] if way["error"]))
             # The working folder is the machine's, so both see it.
             self.assertIn("shared by all hosts", text)
+            self.assertEqual(glob.glob("probe-*") + glob.glob("runs/probe-*"), [])
 
     # Goal: two hosts whose packets are lost do not hang the examination and are named with the
     # addresses tried; the others are measured. Method: one host sends what is for the other to
@@ -73,6 +75,18 @@ class DoctorTest(unittest.TestCase):
             self.assertEqual([(rail["from"], rail["to"]) for rail in
                               sorted(found["rails"], key=lambda rail: rail["to"])],
                              [(0, 1), (0, 2)])
+
+    # Goal: settings of the network that differ are named. Method: packet sizes and a variable.
+    def test_network_settings(self):
+        with Hosts(2) as hosts:
+            hosts.run(2, ["ip", "link", "set", "eth0", "mtu", "1400"], check=True)
+            put_wrapper(hosts, 1)
+            program = [put_wrapper(hosts, 2, "export NCCL_IB_DISABLE=1")]
+            text, _ = self.doctor(hosts, program)
+            self.assertIn("warning  node2: packet sizes (MTU): decoy0 1500, eth0 1400, "
+                          "others have decoy0 1500, eth0 1500", text)
+            self.assertIn("warning  node2: NCCL's and Gloo's variables: NCCL_IB_DISABLE=1, "
+                          "others have none", text)
 
     # Goal: a host with lower limits is named, a warning first, a failure where a job of these
     # hosts would exceed it. Method: ulimit on one of two hosts.

@@ -58,6 +58,7 @@ class Examination {
   // A line for people about what goes on; empty if nothing new does.
   std::string TakeProgress();
 
+  bool is_looking() const { return step_ == Step::kLooking; }
   bool is_done() const { return step_ == Step::kDone; }
   const ExaminationResult& result() const { return result_; }
 

@@ -114,6 +114,15 @@ std::vector<TextFact> TextFacts(bool uses_gpus) {
                                                 h.data_names.substr(0, 8));
        },
        "copy the same files to all hosts"},
+      {Severity::kWarning, "NCCL's and Gloo's variables",
+       [](const HostFacts& h) { return OrNone(h.network_variables); },
+       "give all hosts the same (mpirun -x NAME)"},
+      {Severity::kWarning, "InfiniBand and RoCE ports",
+       [](const HostFacts& h) { return OrNone(h.rdma_ports); },
+       "see to its cables, and to its driver by ibstat"},
+      {Severity::kWarning, "packet sizes (MTU)",
+       [](const HostFacts& h) { return OrNone(h.packet_sizes); },
+       "set one size on all hosts of a network: larger packets get lost"},
       {Severity::kWarning, "processor",
        [](const HostFacts& h) { return h.processor; },
        "the slowest host sets the pace"},
@@ -385,6 +394,14 @@ void CompareGpus(const ExaminationResult& result, FindingList* findings) {
 // Folders that agent 0's host wrote a probe into.
 // ------------------------------
 
+bool FirstHostSees(const ExaminationResult& result,
+                   const std::string& purpose) {
+  const std::vector<FolderFacts>& folders = result.hosts[0].folders;
+  return std::any_of(folders.begin(), folders.end(), [&](const auto& folder) {
+    return folder.purpose == purpose && folder.sees_probe;
+  });
+}
+
 void CheckShared(const ExaminationResult& result, FindingList* findings) {
   for (const size_t i : FirstAgents(result.hosts)) {
     const HostFacts& host = result.hosts[i];
@@ -394,6 +411,8 @@ void CheckShared(const ExaminationResult& result, FindingList* findings) {
           !result.needs.shared_checkpoints) {
         continue;
       }
+      // What agent 0's host cannot write fails by itself.
+      if (!FirstHostSees(result, folder.purpose)) continue;
       findings->Add(
           Severity::kFailure, host,
           absl::StrCat("does not see the ", folder.purpose, " ", folder.path,

@@ -1,7 +1,10 @@
 #include "worker/doctor/host_facts.h"
 
 #include <gnu/libc-version.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -11,10 +14,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/files.h"
 #include "coordinator/protocol/build_id.h"
@@ -86,6 +92,9 @@ void VisitHost(Facts& f, Visitor&& visit) {
   visit("driver_cuda", f.driver_cuda);
   visit("runtime_cuda", f.runtime_cuda);
   visit("nccl", f.nccl);
+  visit("network_variables", f.network_variables);
+  visit("rdma_ports", f.rdma_ports);
+  visit("packet_sizes", f.packet_sizes);
   visit("processor", f.processor);
   visit("cores", f.cores);
   visit("memory_bytes", f.memory_bytes);
@@ -137,7 +146,65 @@ std::string HostIdentity(const std::string& host) {
                       known ? static_cast<uint64_t>(network.st_ino) : 0);
 }
 
+std::string NetworkVariables() {
+  std::vector<std::string> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view variable = *entry;
+    if (absl::StartsWith(variable, "NCCL_") ||
+        absl::StartsWith(variable, "GLOO_")) {
+      found.emplace_back(variable);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return absl::StrJoin(found, " ");
+}
+
+std::string FirstLine(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return "";
+  return std::string(
+      absl::StripAsciiWhitespace(text->substr(0, text->find('\n'))));
+}
+
+// "8 x ACTIVE 400 Gb/sec (4X NDR), 1 x DOWN 10 Gb/sec (4X SDR)".
+std::string RdmaPorts() {
+  namespace fs = std::filesystem;
+  std::map<std::string, int> ports;
+  std::error_code error;
+  for (const auto& device :
+       fs::directory_iterator("/sys/class/infiniband", error)) {
+    for (const auto& port :
+         fs::directory_iterator(device.path() / "ports", error)) {
+      // The state is "4: ACTIVE".
+      const std::string state = FirstLine((port.path() / "state").string());
+      const size_t colon = state.find(": ");
+      ++ports[absl::StrCat(
+          colon == std::string::npos ? state : state.substr(colon + 2), " ",
+          FirstLine((port.path() / "rate").string()))];
+    }
+  }
+  return absl::StrJoin(ports, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " x ", entry.first);
+  });
+}
+
 }  // namespace
+
+std::string PacketSizes(const std::vector<HostAddress>& addresses) {
+  std::map<std::string, int> sizes;
+  // Not from /sys, which in a container may be another host's.
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return "";
+  for (const HostAddress& address : addresses) {
+    ifreq request = {};
+    address.interface.copy(request.ifr_name, sizeof(request.ifr_name) - 1);
+    if (ioctl(fd, SIOCGIFMTU, &request) == 0) {
+      sizes[address.interface] = request.ifr_mtu;
+    }
+  }
+  close(fd);
+  return absl::StrJoin(sizes, ", ", absl::PairFormatter(" "));
+}
 
 Json ToJson(const HostFacts& facts) {
   Json json = Json::object();
@@ -185,6 +252,8 @@ HostFacts ReadHostFacts() {
   facts.build_id = BuildId();
   utsname system = {};
   if (uname(&system) == 0) facts.kernel = system.release;
+  facts.network_variables = NetworkVariables();
+  facts.rdma_ports = RdmaPorts();
   facts.c_library = absl::StrCat("glibc ", gnu_get_libc_version());
   if (const absl::StatusOr<Machine> machine = DescribeMachine(); machine.ok()) {
     facts.processor = machine->processor;

@@ -80,6 +80,12 @@ struct HostFacts {
   std::string runtime_cuda;  // The CUDA that libmillrace_cuda.so has.
   std::string nccl;
 
+  // Variables of NCCL and Gloo, InfiniBand and RoCE ports with their rates, and
+  // the packet sizes (MTU) of the interfaces that a job may use.
+  std::string network_variables;
+  std::string rdma_ports;
+  std::string packet_sizes;
+
   std::string processor;
   int64_t cores = 0;
   int64_t memory_bytes = 0;
@@ -114,8 +120,12 @@ nlohmann::json ToJson(const HostFacts& facts);
 // another kind.
 absl::StatusOr<HostFacts> HostFactsFromJson(const nlohmann::json& json);
 
-// Reads versions, processor, memory and limits of this process's host.
+// Reads versions, processor, memory, limits and the network's settings of this
+// process's host.
 HostFacts ReadHostFacts();
+
+// "eth0 1500, eth1 9000" for the interfaces of these addresses.
+std::string PacketSizes(const std::vector<HostAddress>& addresses);
 
 // The room on the disk of `path`, or of its nearest parent that is there, and
 // whether this process may write.

@@ -68,6 +68,7 @@ void LookAtNetwork(const Json& order, const NetworkSpec& network,
   if (addresses.ok()) addresses = UsableAddresses(network, *addresses);
   if (addresses.ok()) {
     facts->addresses = *std::move(addresses);
+    facts->packet_sizes = PacketSizes(facts->addresses);
   } else {
     facts->failures.push_back(std::string(addresses.status().message()));
   }

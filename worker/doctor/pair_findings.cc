@@ -1,6 +1,7 @@
 #include "worker/doctor/pair_findings.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -52,10 +53,16 @@ std::map<std::pair<int32_t, int32_t>, Way> WaysOf(
 }
 
 std::string TriesText(const Way& way) {
-  return absl::StrJoin(
-      way.tries, ", ", [](std::string* out, const ReachedAddress* reached) {
-        absl::StrAppend(out, reached->address, " (", reached->error, ")");
-      });
+  // What led elsewhere is worth a word only where there is no other.
+  const bool only_elsewhere = std::all_of(
+      way.tries.begin(), way.tries.end(),
+      [](const ReachedAddress* tried) { return tried->led_elsewhere; });
+  std::vector<std::string> texts;
+  for (const ReachedAddress* tried : way.tries) {
+    if (tried->led_elsewhere && !only_elsewhere) continue;
+    texts.push_back(absl::StrCat(tried->address, " (", tried->error, ")"));
+  }
+  return absl::StrJoin(texts, ", ");
 }
 
 // A list that stops after so many lines of one kind and says how many remain.
@@ -69,18 +76,57 @@ void AddSome(std::vector<Finding> some, const char* what,
                                "; --json lists them")});
 }
 
+constexpr char kOpenPorts[] =
+    "; open the ports of net.ipv4.ip_local_port_range between the hosts, or "
+    "name another network by network.interface or network.subnet";
+
+// Hosts with more broken pairs than whole ones, of several: one line says so.
+std::set<int32_t> CutOffHosts(const ExaminationResult& result) {
+  std::map<int32_t, std::set<int32_t>> peers;
+  std::map<int32_t, std::set<int32_t>> broken;
+  for (const auto& [ends, way] : WaysOf(result)) {
+    const auto& [from, to] = ends;
+    peers[from].insert(to);
+    peers[to].insert(from);
+    if (way.works) continue;
+    broken[from].insert(to);
+    broken[to].insert(from);
+  }
+  std::set<int32_t> cut_off;
+  for (const auto& [host, others] : broken) {
+    if (others.size() > 2 && 2 * others.size() > peers[host].size()) {
+      cut_off.insert(host);
+    }
+  }
+  return cut_off;
+}
+
 void AddUnreachable(const ExaminationResult& result, const PairNames& names,
                     std::vector<Finding>* all) {
+  const std::set<int32_t> cut_off = CutOffHosts(result);
+  std::map<int32_t, std::set<int32_t>> lost;  // By host that is cut off.
+  std::map<int32_t, std::string> examples;
   std::vector<Finding> found;
   for (const auto& [ends, way] : WaysOf(result)) {
+    const auto& [from, to] = ends;
     if (way.works) continue;
-    found.push_back(
-        {Severity::kFailure, names.Of(ends.first),
-         absl::StrCat("does not reach ", names.Of(ends.second), " at ",
-                      TriesText(way),
-                      "; open the ports of net.ipv4.ip_local_port_range "
-                      "between the hosts, or name another network by "
-                      "network.interface or network.subnet")});
+    const std::string text = absl::StrCat(names.Of(from), " does not reach ",
+                                          names.Of(to), " at ", TriesText(way));
+    for (const auto& [host, other] : {std::pair(from, to), {to, from}}) {
+      if (!cut_off.contains(host)) continue;
+      lost[host].insert(other);
+      examples.try_emplace(host, text);
+    }
+    if (cut_off.contains(from) || cut_off.contains(to)) continue;
+    found.push_back({Severity::kFailure, names.Of(from),
+                     absl::StrCat("does not reach ", names.Of(to), " at ",
+                                  TriesText(way), kOpenPorts)});
+  }
+  for (const auto& [host, others] : lost) {
+    all->push_back(
+        {Severity::kFailure, names.Of(host),
+         absl::StrCat("is cut off from ", others.size(),
+                      " hosts: for example, ", examples.at(host), kOpenPorts)});
   }
   AddSome(std::move(found), "pairs that do not reach each other", all);
 }

@@ -262,6 +262,33 @@ TEST(FindingsTest, UnreachableHostsFail) {
       lost.text, "does not reach node1 at 10.0.0.1 (no answer in 3s); "));
 }
 
+// Goal: a host that most others do not reach is one line, not one a pair.
+TEST(FindingsTest, AHostThatIsCutOffIsOneLine) {
+  ExaminationResult result = HealthyHosts(6);
+  for (int32_t from = 0; from < 6; ++from) {
+    for (int32_t to = 0; to < 6; ++to) {
+      if (from == to) continue;
+      const bool lost = (from == 2 || to == 2) && from + to != 2;
+      result.reached.push_back({.from = from,
+                                .to = to,
+                                .address = absl::StrCat("10.0.0.", to + 1),
+                                .error = lost ? "no answer in 3s" : ""});
+      result.reached.push_back({.from = from,
+                                .to = to,
+                                .address = "172.17.0.1",
+                                .error = "an address of this host too",
+                                .led_elsewhere = true});
+    }
+  }
+  const Finding cut_off = OnlyFinding(result);
+  EXPECT_EQ(cut_off.host, "node3");
+  EXPECT_TRUE(absl::StartsWith(
+      cut_off.text,
+      "is cut off from 4 hosts: for example, node2 does not reach node3 at "
+      "10.0.0.3 (no answer in 3s); "))
+      << cut_off.text;
+}
+
 // Goal: one address of several that only one host does not reach is a warning.
 TEST(FindingsTest, AnAddressThatOneHostLacksIsAWarning) {
   ExaminationResult result = HealthyHosts(4);
