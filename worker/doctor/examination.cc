@@ -15,8 +15,8 @@ using Json = nlohmann::json;
 // Disks of a network may need long to say that they are away.
 constexpr absl::Duration kLookLimit = absl::Seconds(60);
 // An address gets three seconds, and a host tries many at a time.
-constexpr absl::Duration kReachLimit = absl::Seconds(15);
-constexpr absl::Duration kReachLimitPerHost = absl::Milliseconds(200);
+constexpr absl::Duration kReachLimit = absl::Seconds(30);
+constexpr absl::Duration kReachLimitPerHost = absl::Seconds(1);
 // A way gets five seconds (pair_probe.h).
 constexpr absl::Duration kMeasureLimit = absl::Seconds(10);
 constexpr absl::Duration kMeasureLimitPerRail = absl::Seconds(6);

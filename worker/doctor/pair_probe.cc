@@ -23,11 +23,12 @@ namespace {
 
 constexpr size_t kNonceBytes = 16;
 constexpr size_t kProofBytes = 32;
-constexpr absl::Duration kStrangerLimit = absl::Seconds(3);
+constexpr absl::Duration kStrangerLimit = absl::Seconds(15);
 constexpr absl::Duration kServeLimit = absl::Seconds(10);
 constexpr absl::Duration kRailLimit = absl::Seconds(5);
 constexpr int kMaxServing = 256;
-constexpr int kMaxTries = 64;  // At a time.
+constexpr int kMaxTries = 32;  // At a time.
+constexpr int kPatience = 5;
 constexpr int kAcceptPollMs = 50;
 
 constexpr int kNumExchanges = 50;
@@ -240,19 +241,26 @@ ReachedAddress Reach(const PairTarget& target, const std::string& secret,
     result.error = "an address of this host too";
     return result;
   }
-  const absl::Time deadline = MonotonicNow() + limit;
-  const absl::StatusOr<int32_t> answering = [&]() -> absl::StatusOr<int32_t> {
-    ASSIGN_OR_RETURN(
-        TimedSocket socket,
-        TimedSocket::Connect(target.address.address, target.port, deadline));
-    result.own_interface = InterfaceOf(own_addresses, socket.OwnAddress());
-    return GreetServer(socket, secret, deadline);
-  }();
+  absl::StatusOr<TimedSocket> socket = TimedSocket::Connect(
+      target.address.address, target.port, MonotonicNow() + limit);
+  if (!socket.ok()) {
+    result.error =
+        absl::IsDeadlineExceeded(socket.status())
+            ? absl::StrCat("no answer in ", absl::FormatDuration(limit))
+            : std::string(socket.status().message());
+    return result;
+  }
+  result.own_interface = InterfaceOf(own_addresses, socket->OwnAddress());
+  // The kernel has answered. The process behind it may be busy with others.
+  const absl::Duration patience = kPatience * limit;
+  const absl::StatusOr<int32_t> answering =
+      GreetServer(*socket, secret, MonotonicNow() + patience);
   if (answering.ok() && *answering != target.agent_idx) {
     result.led_elsewhere = true;
     result.error = absl::StrCat("agent ", *answering, " answered");
   } else if (absl::IsDeadlineExceeded(answering.status())) {
-    result.error = absl::StrCat("no answer in ", absl::FormatDuration(limit));
+    result.error = absl::StrCat("it accepts connections and says nothing for ",
+                                absl::FormatDuration(patience));
   } else {
     result.error = std::string(answering.status().message());
   }

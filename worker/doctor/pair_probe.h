@@ -52,7 +52,8 @@ struct PairTarget {
   HostAddress address;
 };
 
-// Tries all targets, many at a time, each for at most `limit`. `own_addresses`
+// Tries all targets, many at a time. The host's kernel may take `limit` to
+// answer, and the process there some more. `own_addresses`
 // name this host's interfaces.
 std::vector<ReachedAddress> ReachAll(
     const std::vector<PairTarget>& targets, const std::string& secret,
