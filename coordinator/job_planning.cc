@@ -44,29 +44,33 @@ void JobRunner::Do(const MakePlan&) {
     return;
   }
   const DeviceFacts devices = Devices();
+  JobSpec job = job_;
+  if (job.data.document_length == 0) {
+    job.data.document_length = agents_[0].data().document_length();
+  }
   // Searching and verifying a checkpoint can take seconds, in which the server
   // goes on listening.
-  planning_ = std::thread([this, devices, measured = measured_profile_] {
-    PlanOutcome outcome = MakePlanNow(devices, measured);
+  planning_ = std::thread([this, job, devices, measured = measured_profile_] {
+    PlanOutcome outcome = MakePlanNow(job, devices, measured);
     server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
   });
 }
 
 JobRunner::PlanOutcome JobRunner::MakePlanNow(
-    const DeviceFacts& devices,
+    const JobSpec& job, const DeviceFacts& devices,
     const std::optional<HardwareProfile>& measured) const {
   PlanOutcome outcome;
-  outcome.status = CheckRunnable(job_, devices);
+  outcome.status = CheckRunnable(job, devices);
   if (!outcome.status.ok()) return outcome;
   // Whoever asks for a measurement gets one, whatever profile there is.
   const absl::StatusOr<HardwareProfile> profile =
       measured.has_value()    ? absl::StatusOr<HardwareProfile>(*measured)
       : options_.profile_only ? absl::NotFoundError("asked to measure")
-                              : FindProfile(job_, devices);
+                              : FindProfile(job, devices);
   // A profile that was asked for is measured even if the job does not fit: it
   // may serve plans for larger machines.
   if (absl::IsNotFound(profile.status()) && !options_.profile_only) {
-    outcome.status = CheckStateFits(job_, devices);
+    outcome.status = CheckStateFits(job, devices);
     if (!outcome.status.ok()) return outcome;
   }
   if (!profile.ok()) {
@@ -76,7 +80,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
   outcome.machine = profile->provenance.description;
   if (options_.profile_only) return outcome;
   absl::StatusOr<Plan> plan =
-      PlanRun(job_, devices, *profile, options_.run_directory);
+      PlanRun(job, devices, *profile, options_.run_directory);
   if (!plan.ok()) {
     outcome.status = absl::InvalidArgumentError(plan.status().message());
     return outcome;
@@ -91,7 +95,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
   }
   outcome.resume = *std::move(start);
   const absl::Status kept =
-      KeepModelFiles(*PosixFileSystem(), job_, CheckpointDirectory());
+      KeepModelFiles(*PosixFileSystem(), job, CheckpointDirectory());
   if (!kept.ok()) {
     // Not NotFound, which stands for a profile.
     outcome.status = absl::InvalidArgumentError(

@@ -110,7 +110,7 @@ class JobRunner {
     ResumeChoice resume;
     std::string machine;
   };
-  PlanOutcome MakePlanNow(const DeviceFacts& devices,
+  PlanOutcome MakePlanNow(const JobSpec& job, const DeviceFacts& devices,
                           const std::optional<HardwareProfile>& measured) const;
   absl::StatusOr<ResumeChoice> ChooseStart() const;
   void OnPlan(const PlanOutcome& outcome);

@@ -238,6 +238,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"precision", PrecisionName(layout.precision)},
            {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
            {"trains_preferences", layout.trains_preferences()},
+           {"document_length", layout.document_length},
            {"recompute", RecomputeKey(layout)},
            {"schedule", ScheduleName(layout.schedule)},
            {"listed_stages", listed},
@@ -274,6 +275,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .objective = parsed.value("trains_preferences", false)
                          ? Objective::kPreference
                          : Objective::kCrossEntropy,
+        .document_length = parsed.value("document_length", 0),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
     for (const LayoutSize& row : LayoutSizes()) {

@@ -39,6 +39,7 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_gradient_reduction(ToMessage(layout.gradient_reduction));
   message.set_objective(
       static_cast<protocol::LayoutObjective>(layout.objective));
+  message.set_document_length(layout.document_length);
   message.set_recompute(static_cast<uint32_t>(layout.recompute));
   for (const Recompute recompute : layout.recompute_by_stage) {
     message.add_recompute_by_stage(static_cast<uint32_t>(recompute));
@@ -69,6 +70,7 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .precision = FromMessage(message.precision()),
       .gradient_reduction = FromMessage(message.gradient_reduction()),
       .objective = static_cast<Objective>(message.objective()),
+      .document_length = message.document_length(),
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us(),

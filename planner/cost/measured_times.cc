@@ -230,8 +230,9 @@ double MeasuredTimes::GemmSeconds(const GemmAttributes& gemm) const {
   return OverwritingGemmSeconds(gemm) + adding;
 }
 
-double MeasuredTimes::AttentionSeconds(
-    OpKind kind, const AttentionAttributes& attention) const {
+double MeasuredTimes::AttentionSeconds(OpKind kind,
+                                       const AttentionAttributes& given) const {
+  const AttentionAttributes attention = AsWholeSequences(given);
   std::vector<Neighbour> neighbours;
   for (const AttentionTime& time : profile_->attention) {
     if (time.backward != (kind == OpKind::kAttentionBackward)) continue;

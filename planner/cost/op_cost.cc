@@ -314,7 +314,8 @@ bool CostModel::HasAttentionNear(
 }
 
 double CostModel::AttentionSeconds(
-    OpKind kind, const GeneralAttentionAttributes& attention) const {
+    OpKind kind, const GeneralAttentionAttributes& given) const {
+  const GeneralAttentionAttributes attention = AsWholeSequences(given);
   const bool is_unfused = IsUnfusedAttention(kind);
   // Without flash a product for the scores and one for what they weigh, and
   // backward two for each.

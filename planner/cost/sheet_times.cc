@@ -205,7 +205,8 @@ GeneralAttentionAttributes GeneralOf(const AttentionAttributes& attention) {
           .key_tokens = attention.sequence_length,
           .head_dim = attention.head_dim,
           .value_head_dim = attention.head_dim,
-          .window = attention.window};
+          .window = attention.window,
+          .document_length = attention.document_length};
 }
 
 bool IsAttentionBackward(OpKind kind) {

@@ -263,6 +263,7 @@ void LayerWriter::Attention() {
     shape.window = model_.sliding_window;
   }
   shape.softcap = model_.attention_softcap;
+  shape.document_length = layout_.document_length;
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
       model_.mla.kv_rank == 0) {
@@ -278,7 +279,8 @@ void LayerWriter::Attention() {
       .key_tokens = model_.sequence_length,
       .head_dim = model_.head_dim,
       .value_head_dim = model_.value_head_dim(),
-      .window = shape.window};
+      .window = shape.window,
+      .document_length = shape.document_length};
   if (style_.flash_attention) {
     Forward(piece, OpKind::kGeneralAttentionForward, general);
     Backward(Phase::kInputGradient, OpKind::kGeneralAttentionBackward, general);

@@ -52,6 +52,7 @@ struct DataSpec {
   std::string chat_date;      // "2026-11-23", for templates; empty: none.
   bool packing = true;        // Several samples share a sequence.
   std::string long_samples = "cut";  // Longer than a sequence: "cut", "drop".
+  int64_t document_length = 0;       // See Layout; 0: counted in the data.
   std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };

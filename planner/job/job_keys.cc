@@ -233,6 +233,11 @@ const JobKey kJobKeys[] = {
      .doc = "Chat samples longer than a sequence: cut keeps their beginning, "
             "drop leaves them out. Both are counted.",
      .choices = "cut|drop"},
+    {KEY(data.document_length),
+     .doc = "Tokens of the document that a token lies in, averaged over "
+            "tokens, by which plans price attention. 0: a run counts it in its "
+            "data, and a plan without data takes sequences for one document.",
+     .range = {0, kMaximumInt32}},
     {KEY(data.cache_directory),
      .doc = "Where trained tokenizer and tokens are kept. Empty: "
             "$XDG_CACHE_HOME/millrace, or ~/.cache/millrace."},

@@ -59,7 +59,8 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   AddMeshes(space.constraints, axes, space.num_devices,
             {.precision = space.precision,
              .gradient_reduction = space.gradient_reduction,
-             .objective = space.objective},
+             .objective = space.objective,
+             .document_length = space.document_length},
             &meshes);
   return meshes;
 }
@@ -233,14 +234,20 @@ std::vector<StageRecomputes> AllowedRecomputes(const LayoutSpace& space,
 }
 
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
-  return {.model = job.model,
-          .global_batch = job.training.global_batch,
-          .num_devices = num_devices,
-          .precision = PrecisionOf(job.training.precision),
-          .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
-          .objective = job.training.minimizes(),
-          .gemm_format = GemmFormatOf(job.training.precision),
-          .constraints = job.layout};
+  // A document may be longer than what a sequence holds of it.
+  const bool has_documents =
+      job.data.document_length < job.model.sequence_length;
+  return {
+      .model = job.model,
+      .global_batch = job.training.global_batch,
+      .num_devices = num_devices,
+      .precision = PrecisionOf(job.training.precision),
+      .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
+      .objective = job.training.minimizes(),
+      .document_length =
+          has_documents ? static_cast<int32_t>(job.data.document_length) : 0,
+      .gemm_format = GemmFormatOf(job.training.precision),
+      .constraints = job.layout};
 }
 
 std::optional<LayoutSpace> ExecutableSpace(const LayoutSpace& space) {

@@ -22,6 +22,7 @@ struct LayoutSpace {
   Precision precision = Precision::kFloat32;
   Precision gradient_reduction = Precision::kFloat32;
   Objective objective = Objective::kCrossEntropy;
+  int32_t document_length = 0;  // Layout's.
   GemmFormat gemm_format = GemmFormat::kAsStored;
   LayoutConstraints constraints;
   // The sets of ops worth computing again in a layout, least first, none of

@@ -98,6 +98,10 @@ struct Layout {
   // (training.gradient_reduction).
   Precision gradient_reduction = Precision::kFloat32;
   Objective objective = Objective::kCrossEntropy;
+  // Length of the document that a token lies in, averaged over tokens
+  // (data.document_length): attention sees no other document, so its work grows
+  // with this instead of the sequence. 0: a sequence is one document.
+  int32_t document_length = 0;
   GemmFormat gemm_format = GemmFormat::kAsStored;
   // All stages recompute this; where they differ, the union of all.
   Recompute recompute = Recompute::kNone;

@@ -479,7 +479,7 @@ double WindowShare(int64_t window, int64_t sequence_length) {
   return 1 - outside * outside;
 }
 
-TokenFlops CountTokenFlops(const ModelSpec& model) {
+TokenFlops CountTokenFlops(const ModelSpec& model, int64_t document_length) {
   const ParameterCounts counts = CountParameters(model);
   const int64_t head = model.vocab_size * model.hidden;
   TokenFlops flops;
@@ -491,9 +491,13 @@ TokenFlops CountTokenFlops(const ModelSpec& model) {
       static_cast<double>(model.sequence_length);
   const double global_share = static_cast<double>(model.num_global_layers()) /
                               static_cast<double>(model.num_layers);
+  const int64_t length =
+      document_length > 0 ? document_length : model.sequence_length;
   flops.attention_causal =
-      flops.attention_full / 2 *
-      (global_share + (1 - global_share) * model.window_share());
+      flops.attention_full / 2 * static_cast<double>(length) /
+      static_cast<double>(model.sequence_length) *
+      (global_share +
+       (1 - global_share) * WindowShare(model.sliding_window, length));
   return flops;
 }
 

@@ -214,7 +214,8 @@ struct ParameterCounts {
 struct TokenFlops {
   double linear;          // 6 x active parameters but the input embedding.
   double attention_full;  // 6 x layers x (query + value width) x sequence.
-  // The work of a causal kernel: half of that, and less with a window.
+  // The work of a causal kernel: half of that, and less with a window or with
+  // several documents in a sequence.
   double attention_causal;
 };
 
@@ -225,7 +226,8 @@ struct TokenFlops {
 absl::Status ValidateModel(const ModelSpec& model);
 
 ParameterCounts CountParameters(const ModelSpec& model);
-TokenFlops CountTokenFlops(const ModelSpec& model);
+// `document_length` is Layout's.
+TokenFlops CountTokenFlops(const ModelSpec& model, int64_t document_length = 0);
 
 }  // namespace millrace
 

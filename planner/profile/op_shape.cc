@@ -31,7 +31,8 @@ OpShape ShapeOf(const Layout& layout, OpKind kind,
       return {kind, {a.m, a.n, a.k, a.trans_a, a.trans_b}};
     }
     case ProfileTable::kAttention: {
-      const auto& a = std::get<AttentionAttributes>(attributes);
+      const AttentionAttributes a =
+          AsWholeSequences(std::get<AttentionAttributes>(attributes));
       return {kind,
               {a.num_sequences, a.sequence_length, a.num_heads, a.num_kv_heads,
                a.head_dim, a.window}};

@@ -37,7 +37,7 @@ class LetterWriter {
   void operator()(const AttentionAttributes& a) {
     Set(SizeLetter::kSequences, a.num_sequences);
     Set(SizeLetter::kSequenceLength, a.sequence_length);
-    Set(SizeLetter::kKeyTokens, KeysSeen(a.sequence_length, a.window));
+    Set(SizeLetter::kKeyTokens, KeysSeen(a.sequence_length, a));
     Set(SizeLetter::kTokens, a.num_sequences * a.sequence_length);
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
@@ -76,7 +76,7 @@ class LetterWriter {
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
     Set(SizeLetter::kQueryTokens, a.query_tokens);
-    Set(SizeLetter::kKeyTokens, KeysSeen(a.key_tokens, a.window));
+    Set(SizeLetter::kKeyTokens, KeysSeen(a.key_tokens, a));
     Set(SizeLetter::kHeadDim, a.head_dim);
     Set(SizeLetter::kValueHeadDim, a.value_head_dim);
   }
@@ -88,8 +88,11 @@ class LetterWriter {
   }
 
  private:
-  static double KeysSeen(int64_t key_tokens, int64_t window) {
-    return static_cast<double>(key_tokens) * WindowShare(window, key_tokens);
+  template <typename Attention>
+  static double KeysSeen(int64_t key_tokens, const Attention& a) {
+    const int64_t length =
+        a.document_length > 0 ? a.document_length : key_tokens;
+    return static_cast<double>(length) * WindowShare(a.window, length);
   }
   static double Share(int64_t num_elements, int32_t num_ranks) {
     return static_cast<double>(num_elements) / num_ranks;

@@ -20,7 +20,7 @@ namespace millrace {
 enum class SizeLetter : uint8_t {
   kSequences,       // B
   kSequenceLength,  // L
-  kKeyTokens,       // In a whole sequence; with a window its share of them.
+  kKeyTokens,       // In a document; with a window its share of them.
   kTokens,          // T
   kHidden,          // H
   kQueryHeads,      // N, on one tensor rank.

@@ -1,6 +1,8 @@
 #include "planner/program/ops.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +17,25 @@ std::string Flag(bool set, absl::string_view name) {
 
 // Enough digits to tell unequal values apart, few enough to read 1e-05.
 std::string Number(double value) { return absl::StrFormat("%.15g", value); }
+
+struct DocumentsAsSequences {
+  int64_t count;
+  int64_t length;
+};
+
+// As many pairs of tokens as sequences of documents have: a token meets
+// document_length others, so that count x length^2 equals
+// num_sequences x sequence_length x document_length.
+DocumentsAsSequences CountDocuments(int64_t num_sequences,
+                                    int64_t sequence_length,
+                                    int64_t document_length) {
+  const double tokens =
+      static_cast<double>(num_sequences) * static_cast<double>(sequence_length);
+  const auto length = static_cast<double>(document_length);
+  const double count = std::max(1.0, std::round(tokens / length));
+  return {.count = static_cast<int64_t>(count),
+          .length = std::llround(std::sqrt(tokens * length / count))};
+}
 
 std::string ToString(const NoAttributes&) { return ""; }
 
@@ -69,6 +90,8 @@ std::string ToString(const AttentionAttributes& a) {
   if (a.norm_epsilon != 0)
     absl::StrAppend(&text, " epsilon ", Number(a.norm_epsilon));
   if (a.window != 0) absl::StrAppend(&text, " window ", a.window);
+  if (a.document_length != 0)
+    absl::StrAppend(&text, " document_length ", a.document_length);
   if (a.softcap != 0) absl::StrAppend(&text, " softcap ", Number(a.softcap));
   if (a.rotary_dim != 0) absl::StrAppend(&text, " rotary_dim ", a.rotary_dim);
   if (a.rotary_scale != 1) {
@@ -115,7 +138,10 @@ std::string ToString(const GeneralAttentionAttributes& a) {
                       a.query_tokens, " keys ", a.key_tokens, " heads ",
                       a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ",
                       a.head_dim, " value_head_dim ", a.value_head_dim,
-                      a.window != 0 ? absl::StrCat(" window ", a.window) : "");
+                      a.window != 0 ? absl::StrCat(" window ", a.window) : "",
+                      a.document_length != 0
+                          ? absl::StrCat(" document_length ", a.document_length)
+                          : "");
 }
 
 std::string ToString(const TrafficAttributes& a) {
@@ -162,6 +188,35 @@ uint64_t FingerprintOf(const std::vector<double>& rope_factors) {
     }
   }
   return hash;
+}
+
+AttentionAttributes AsWholeSequences(const AttentionAttributes& attention) {
+  AttentionAttributes whole = attention;
+  whole.document_length = 0;
+  if (attention.document_length == 0) return whole;
+  const DocumentsAsSequences documents =
+      CountDocuments(attention.num_sequences, attention.sequence_length,
+                     attention.document_length);
+  whole.num_sequences = documents.count;
+  whole.sequence_length = documents.length;
+  if (whole.window >= documents.length) whole.window = 0;
+  return whole;
+}
+
+GeneralAttentionAttributes AsWholeSequences(
+    const GeneralAttentionAttributes& attention) {
+  GeneralAttentionAttributes whole = attention;
+  whole.document_length = 0;
+  if (attention.document_length == 0) return whole;
+  const DocumentsAsSequences documents = CountDocuments(
+      attention.num_sequences, attention.key_tokens, attention.document_length);
+  whole.num_sequences = documents.count;
+  whole.key_tokens = documents.length;
+  // A rank's share of each.
+  whole.query_tokens = std::max<int64_t>(
+      1, documents.length * attention.query_tokens / attention.key_tokens);
+  if (whole.window >= documents.length) whole.window = 0;
+  return whole;
 }
 
 bool AddsToStream(OpKind kind) {

@@ -161,6 +161,9 @@ struct AttentionAttributes {
   // Attention only: a token sees so many tokens, itself the last of them; 0:
   // all before it. Shorter than a sequence.
   int64_t window = 0;
+  // Attention only: as in Layout. It says how much work there is; kernels
+  // follow the documents themselves.
+  int64_t document_length = 0;
   double softcap = 0;     // Attention only: bound of the scores; 0: none.
   bool adds_one = false;  // kQkNormRope*: as in NormAttributes.
   // Rotary positions only: how many elements of a head are rotated (0: all),
@@ -228,10 +231,18 @@ struct GeneralAttentionAttributes {
   int64_t query_tokens;  // On this rank; fewer than key_tokens under context.
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
-  int64_t window = 0;  // As in AttentionAttributes.
+  int64_t window = 0;           // As in AttentionAttributes.
+  int64_t document_length = 0;  // Likewise.
   friend bool operator==(const GeneralAttentionAttributes&,
                          const GeneralAttentionAttributes&) = default;
 };
+// Attention over whole sequences that is as much work as `attention` is over
+// sequences of several documents: as many sequences as documents of the given
+// length fill, which leave as many pairs of tokens. The same attributes where a
+// sequence is one document.
+AttentionAttributes AsWholeSequences(const AttentionAttributes& attention);
+GeneralAttentionAttributes AsWholeSequences(
+    const GeneralAttentionAttributes& attention);
 // An op bound by memory of which only the traffic is known.
 struct TrafficAttributes {
   double bytes;  // Read and written.

@@ -42,6 +42,7 @@ std::vector<Layout> LayoutTree::Shardings() const {
   Layout base{.precision = space_.precision,
               .gradient_reduction = space_.gradient_reduction,
               .objective = space_.objective,
+              .document_length = space_.document_length,
               .gemm_format = space_.gemm_format};
   base.micro_batch = static_cast<int32_t>(space_.global_batch);
 

@@ -109,7 +109,7 @@ void FillTime(const ModelSpec& model, const Layout& layout,
                  NoiseEffectOf(NoiseFor(cost.profile()), error, layout));
   prediction->step_time_low_s = interval.low_s;
   prediction->step_time_high_s = interval.high_s;
-  const TokenFlops flops = CountTokenFlops(model);
+  const TokenFlops flops = CountTokenFlops(model, layout.document_length);
   const double tokens_per_flop =
       prediction->tokens_per_s / layout.num_ranks() / cost.PeakFlopsPerSecond();
   prediction->mfu_full =

@@ -430,7 +430,8 @@ class Agent {
                   DataPreparationOptions{
                       .num_threads = host_job_->devices.num_devices *
                                      host_job_->devices.threads_per_device,
-                      .show_progress = is_first_});
+                      .show_progress = is_first_,
+                      .counts_documents = is_first_});
   }
 
   void HandleData() {

@@ -56,6 +56,7 @@ absl::StatusOr<protocol::DataFacts> FactsOf(const PreparedJobData& data) {
   ASSIGN_OR_RETURN(const uint64_t evaluation,
                    HashOfEvaluation(data.evaluation));
   facts.set_evaluation(evaluation);
+  facts.set_document_length(data.document_length);
   return facts;
 }
 

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "worker/data/document_length.h"
 #include "worker/data/open_batches.h"
 
 namespace millrace {
@@ -29,6 +30,13 @@ bool ProgressIsDrawn() {
   // Open MPI gives its processes a terminal even where its own output is not.
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return false;
   return isatty(STDOUT_FILENO) != 0;
+}
+
+// Data that cannot be read ends the job when the workers read it.
+int64_t DocumentLengthOf(const JobSpec& job, const PreparedData& data) {
+  if (job.data.synthetic || job.data.document_length > 0) return 0;
+  const auto batches = OpenBatches(job, PrefixesBySource(data));
+  return batches.ok() ? MeanDocumentLength(job, **batches).value_or(0) : 0;
 }
 
 }  // namespace
@@ -62,6 +70,15 @@ void DataPreparation::Prepare(const JobSpec& job) {
   } else {
     all = PreparedJobData{.training = *std::move(result),
                           .evaluation = *evaluation};
+    if (options_.counts_documents) {
+      all->document_length = DocumentLengthOf(job, all->training);
+      if (all->document_length > 0) {
+        std::cout << "data: sequences of " << job.model.sequence_length
+                  << " tokens hold documents of " << all->document_length
+                  << ", averaged over tokens (data.document_length)"
+                  << std::endl;
+      }
+    }
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -20,11 +20,13 @@ namespace millrace {
 struct PreparedJobData {
   PreparedData training;
   std::vector<EvaluationSet> evaluation;
+  int64_t document_length = 0;  // MeanDocumentLength(), where it is counted.
 };
 
 struct DataPreparationOptions {
   int32_t num_threads = 1;
-  bool show_progress = false;  // On standard output.
+  bool show_progress = false;     // On standard output.
+  bool counts_documents = false;  // Fills document_length.
 };
 
 class DataPreparation {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "planner/lower/lower.h"
+#include "planner/profile/op_shape.h"
 #include "planner/profile/shipped_profiles.h"
 #include "planner/program/copy_engines.h"
 #include "planner/program/op_work.h"
@@ -163,6 +164,43 @@ TEST(CostTest, AttentionFollowsItsWindow) {
   profile.attention.push_back(windowed);
   EXPECT_NEAR(seconds(16), whole * 2 * 7 / 16, 1e-3 * whole);
   EXPECT_NEAR(seconds(0), whole, 1e-3 * whole);
+}
+
+// Goal: documents that share sequences cost what as many sequences of their
+// own would, alike in Programs, in the closed form, and as a row. Method: four
+// documents a sequence; rows, and a device's sheet.
+TEST(CostTest, AttentionFollowsDocuments) {
+  AttentionAttributes attention{.num_sequences = 2,
+                                .sequence_length = 2048,
+                                .num_heads = 8,
+                                .num_kv_heads = 4,
+                                .head_dim = 128};
+  AttentionAttributes documents = attention;
+  documents.num_sequences = 8;
+  documents.sequence_length = 512;
+  for (const HardwareProfile& profile :
+       {MakeProfile({}), *LoadNamedProfile("h100-sxm")}) {
+    const CostModel cost = MakeCost(profile);
+    for (const OpKind kind :
+         {OpKind::kAttentionForward, OpKind::kAttentionBackward}) {
+      const OpKind general = kind == OpKind::kAttentionForward
+                                 ? OpKind::kGeneralAttentionForward
+                                 : OpKind::kGeneralAttentionBackward;
+      attention.document_length = 0;
+      const double whole =
+          cost.AttentionSeconds(general, GeneralOf(attention)) - kOverhead;
+      attention.document_length = 512;
+      EXPECT_DOUBLE_EQ(cost.AttentionSeconds(general, GeneralOf(attention)),
+                       cost.AttentionSeconds(general, GeneralOf(documents)));
+      EXPECT_LT(cost.AttentionSeconds(general, GeneralOf(attention)),
+                0.5 * whole);
+      EXPECT_EQ(ShapeOf({}, kind, attention, 1),
+                ShapeOf({}, kind, documents, 1));
+      if (!cost.HasTables()) continue;
+      EXPECT_DOUBLE_EQ(cost.Seconds({}, kind, attention),
+                       cost.Seconds({}, kind, documents));
+    }
+  }
 }
 
 // Goal: sizes between measured ones are interpolated in log space, sizes beyond

@@ -85,7 +85,9 @@ TEST(GraphOfLayerTest, CostsTheFlopsOfActiveParameters) {
   for (const ModelSpec& model :
        {Llama3_8B(), windowed, gemma, Gpt3_175B(), Nemotron4_15B(),
         Mixtral8x7B(), Qwen3_30B_A3B(), DeepSeekV3(), Moonlight16B()}) {
-    const Layout layout{.precision = Precision::kBfloat16};
+    // Longer than the window and shorter than the sequence.
+    const Layout layout{.precision = Precision::kBfloat16,
+                        .document_length = 1500};
     double attention = 0;
     double products[3] = {};
     const Phase phases[3] = {Phase::kForward, Phase::kInputGradient,
@@ -98,7 +100,7 @@ TEST(GraphOfLayerTest, CostsTheFlopsOfActiveParameters) {
       attention += AttentionFlops(graph);
       for (int i = 0; i < 3; ++i) products[i] += GemmFlops(graph, phases[i]);
     }
-    const TokenFlops flops = CountTokenFlops(model);
+    const TokenFlops flops = CountTokenFlops(model, layout.document_length);
     const auto tokens = static_cast<double>(model.sequence_length);
     // Norms have parameters and no product.
     for (const double product : products) {

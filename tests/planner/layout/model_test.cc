@@ -153,6 +153,20 @@ TEST(CountTokenFlopsTest, CountsPairsWithinTheWindow) {
                    CountTokenFlops(Llama7B()).attention_causal);
 }
 
+// Goal: a token meets those of its document alone. Method: documents of a
+// quarter of a sequence; a window of half of that, and a longer one.
+TEST(CountTokenFlopsTest, CountsPairsWithinDocuments) {
+  ModelSpec model = Llama7B();
+  const double full = CountTokenFlops(model).attention_full;
+  EXPECT_DOUBLE_EQ(CountTokenFlops(model, 1024).attention_full, full);
+  EXPECT_DOUBLE_EQ(CountTokenFlops(model, 1024).attention_causal, full / 8);
+  model.sliding_window = 512;
+  EXPECT_DOUBLE_EQ(CountTokenFlops(model, 1024).attention_causal,
+                   full / 8 * 0.75);
+  model.sliding_window = 2048;
+  EXPECT_DOUBLE_EQ(CountTokenFlops(model, 1024).attention_causal, full / 8);
+}
+
 // Goal: layers without the window count whole. Method: every second of 32, and
 // every sixth, of which there are five.
 TEST(CountTokenFlopsTest, CountsLayersWithoutTheWindow) {
