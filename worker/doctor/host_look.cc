@@ -1,5 +1,6 @@
 #include "worker/doctor/host_look.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -76,7 +77,8 @@ void LookAtNetwork(const Json& order, const NetworkSpec& network,
 
 // What our own GPU code says: its libraries, and without a job what it would
 // warn of.
-absl::Status LookAtCuda(bool has_job, HostFacts* facts) {
+absl::Status LookAtCuda(bool has_job, const HostShare& share,
+                        HostFacts* facts) {
   ASSIGN_OR_RETURN(CudaBackend* const backend, LoadCudaBackend());
   ASSIGN_OR_RETURN(const CudaLibraryVersions versions,
                    backend->LibraryVersions());
@@ -85,7 +87,8 @@ absl::Status LookAtCuda(bool has_job, HostFacts* facts) {
   if (has_job) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> devices,
                    backend->ListDevices());
-  facts->devices = static_cast<int64_t>(devices.size());
+  facts->devices = std::max<int64_t>(
+      1, static_cast<int64_t>(devices.size()) / std::max(1, share.num_agents));
   std::vector<std::string> warnings;
   ASSIGN_OR_RETURN(warnings,
                    backend->CheckHost(static_cast<int32_t>(devices.size())));
@@ -95,10 +98,11 @@ absl::Status LookAtCuda(bool has_job, HostFacts* facts) {
   return absl::OkStatus();
 }
 
-void LookAtGpus(bool has_job, HostFacts* facts) {
+void LookAtGpus(bool has_job, const HostShare& share, HostFacts* facts) {
   ReadGpuHealth(facts);
   if (facts->gpu_error.empty() && !facts->gpus.empty()) {
-    if (const absl::Status status = LookAtCuda(has_job, facts); !status.ok()) {
+    if (const absl::Status status = LookAtCuda(has_job, share, facts);
+        !status.ok()) {
       facts->gpu_error = std::string(status.message());
     }
   }
@@ -176,7 +180,7 @@ HostFacts LookAtHost(const Json& order, const HostShare& share,
     }
   }
   LookAtNetwork(order, network, &facts);
-  LookAtGpus(has_job, &facts);
+  LookAtGpus(has_job, share, &facts);
   return facts;
 }
 
