@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/build_id.h"
+#include "coordinator/resume.h"
 
 namespace millrace {
 namespace {
@@ -72,12 +73,7 @@ void JobRunner::RemoveProbes() const {
 }
 
 bool JobRunner::NeedsCheckpoints() const {
-  const CheckpointSpec& spec = job_.checkpoint;
-  if (options_.profile_only) return false;
-  const bool reads = spec.resume != "none" &&
-                     (spec.resume != "auto" || !spec.directory.empty());
-  return spec.at_end || spec.interval_steps > 0 || job_.exports.every > 0 ||
-         reads;
+  return !options_.profile_only && UsesCheckpoints(job_);
 }
 
 bool JobRunner::AllSeeCheckpoints() const {

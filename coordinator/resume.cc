@@ -127,4 +127,12 @@ absl::StatusOr<ResumeChoice> ChooseRestore(FileSystem& files,
       absl::StrJoin(choice.skipped, "; "), "); ", kStartAfresh));
 }
 
+bool UsesCheckpoints(const JobSpec& job) {
+  const CheckpointSpec& spec = job.checkpoint;
+  const bool reads = spec.resume != "none" &&
+                     (spec.resume != "auto" || !spec.directory.empty());
+  return spec.at_end || spec.interval_steps > 0 || job.exports.every > 0 ||
+         reads;
+}
+
 }  // namespace millrace

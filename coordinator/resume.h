@@ -42,6 +42,10 @@ std::string ReasonNotToResume(const CheckpointSpec& spec);
 absl::Status CheckSameStart(FileSystem& files, const ResumeChoice& choice,
                             const JobSpec& job);
 
+// Whether the job writes checkpoints or looks for one, so that all of its hosts
+// must see them.
+bool UsesCheckpoints(const JobSpec& job);
+
 // The checkpoint that a generation had to restore when a worker found it
 // damaged.
 struct DamagedRestore {

@@ -11,6 +11,7 @@
 #include "coordinator/cli/data_command.h"
 #include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/diagnose_command.h"
+#include "coordinator/cli/doctor_command.h"
 #include "coordinator/cli/evaluate_command.h"
 #include "coordinator/cli/import_command.h"
 #include "coordinator/cli/launch.h"
@@ -40,6 +41,8 @@ int RunCommand(int argc, char** argv) {
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
       "  millrace devices                            what there is to train "
       "on\n"
+      "  mpirun -n 2 millrace doctor                 what is amiss with these "
+      "hosts\n"
       "  millrace watch runs/quickstart-latest       a run while it goes "
       "on\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
@@ -67,6 +70,7 @@ int RunCommand(int argc, char** argv) {
   millrace::AddCheckpointCommand(app, &exit_code);
   millrace::AddScoreCommand(app, &exit_code);
   millrace::AddDevicesCommand(app, &exit_code);
+  millrace::AddDoctorCommand(app, &exit_code);
   millrace::AddCompareCommand(app, &exit_code);
   millrace::AddDiagnoseCommand(app, &exit_code);
   millrace::AddEvaluateCommand(app, &exit_code);

@@ -17,6 +17,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A folder of the same name where this host's output goes.
+absl::StatusOr<std::string> MakeOwnRunDirectory(
+    const JobSpec& job, const std::string& of_coordinator) {
+  std::error_code error;
+  const fs::path output = fs::absolute(job.output_directory, error);
+  if (error) {
+    return absl::InternalError(absl::StrCat(
+        "output.directory ", job.output_directory, ": ", error.message()));
+  }
+  const std::string path =
+      (output / fs::path(of_coordinator).filename()).string();
+  RETURN_IF_ERROR(MakeDirectories(path + "/logs"));
+  RETURN_IF_ERROR(WriteFileAtomically(path + "/job.yaml", JobToYaml(job)));
+  return path;
+}
+
+}  // namespace
+
 absl::Status CompareWithCopy(const JobSpec& job,
                              const absl::StatusOr<JobSpec>& own_copy) {
   if (absl::IsNotFound(own_copy.status())) return absl::OkStatus();
@@ -35,28 +53,10 @@ absl::Status CompareWithCopy(const JobSpec& job,
   return absl::OkStatus();
 }
 
-bool Sees(const std::string& folder, const std::string& probe) {
+bool SeesProbe(const std::string& folder, const std::string& probe) {
   const absl::StatusOr<std::string> content = ReadFile(folder + "/" + probe);
   return content.ok() && *content == probe;
 }
-
-// A folder of the same name where this host's output goes.
-absl::StatusOr<std::string> MakeOwnRunDirectory(
-    const JobSpec& job, const std::string& of_coordinator) {
-  std::error_code error;
-  const fs::path output = fs::absolute(job.output_directory, error);
-  if (error) {
-    return absl::InternalError(absl::StrCat(
-        "output.directory ", job.output_directory, ": ", error.message()));
-  }
-  const std::string path =
-      (output / fs::path(of_coordinator).filename()).string();
-  RETURN_IF_ERROR(MakeDirectories(path + "/logs"));
-  RETURN_IF_ERROR(WriteFileAtomically(path + "/job.yaml", JobToYaml(job)));
-  return path;
-}
-
-}  // namespace
 
 absl::StatusOr<AgentDevices> FindDevices(const ResourceSpec& resources,
                                          const HostShare& share) {
@@ -83,11 +83,12 @@ absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
   } else {
     ASSIGN_OR_RETURN(result.devices, FindDevices(result.job.resources, share));
   }
-  result.sees_run_directory = Sees(welcome.run_directory(), welcome.probe());
+  result.sees_run_directory =
+      SeesProbe(welcome.run_directory(), welcome.probe());
   result.sees_checkpoints =
       welcome.checkpoint_directory().empty()
           ? result.sees_run_directory
-          : Sees(welcome.checkpoint_directory(), welcome.probe());
+          : SeesProbe(welcome.checkpoint_directory(), welcome.probe());
   if (result.sees_run_directory) {
     result.run_directory = welcome.run_directory();
   } else {

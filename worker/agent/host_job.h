@@ -40,6 +40,15 @@ absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
                                 const std::optional<AgentDevices>& devices,
                                 const HostShare& share);
 
+// InvalidArgument, with the key and both values, if this host's copy of the job
+// says something else; its own error if it cannot be read. NotFound is fine.
+absl::Status CompareWithCopy(const JobSpec& job,
+                             const absl::StatusOr<JobSpec>& own_copy);
+
+// Whether this host sees the file that agent 0's host wrote into `folder`:
+// `probe` is its name and its content.
+bool SeesProbe(const std::string& folder, const std::string& probe);
+
 // FindAgentDevices(), with its warnings printed.
 absl::StatusOr<AgentDevices> FindDevices(const ResourceSpec& resources,
                                          const HostShare& share);

@@ -6,12 +6,16 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
 namespace millrace {
 namespace {
+
+// Tags of messages.
+constexpr int kNames = 1;
+constexpr int kWords = 2;
 
 absl::Status MpiStatus(int code, const char* what) {
   if (code == MPI_SUCCESS) return absl::OkStatus();
@@ -19,6 +23,70 @@ absl::Status MpiStatus(int code, const char* what) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   return absl::InternalError(absl::StrCat(what, ": ", text));
+}
+
+// Messages go between agent 0 and each other agent only, unlike those of MPI's
+// collectives: hosts that do not reach each other then still get a job's or an
+// examination's word about it, instead of waiting for MPI.
+
+// Gives every agent all names, `own` of this one.
+absl::Status ExchangeNames(const char (&own)[MPI_MAX_PROCESSOR_NAME],
+                           AgentPlace* place) {
+  const int size = place->num_agents;
+  std::vector<char> names(static_cast<size_t>(size) * sizeof(own));
+  const int all = static_cast<int>(names.size());
+  const char* what = "exchange of host names";
+  absl::Status status;
+  if (place->agent_idx != 0) {
+    status = MpiStatus(
+        MPI_Send(own, sizeof(own), MPI_CHAR, 0, kNames, MPI_COMM_WORLD), what);
+    if (!status.ok()) return status;
+    status = MpiStatus(MPI_Recv(names.data(), all, MPI_CHAR, 0, kNames,
+                                MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+                       what);
+  } else {
+    std::copy(std::begin(own), std::end(own), names.begin());
+    for (int i = 1; i < size && status.ok(); ++i) {
+      status = MpiStatus(
+          MPI_Recv(names.data() + i * sizeof(own), sizeof(own), MPI_CHAR, i,
+                   kNames, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+          what);
+    }
+    for (int i = 1; i < size && status.ok(); ++i) {
+      status = MpiStatus(
+          MPI_Send(names.data(), all, MPI_CHAR, i, kNames, MPI_COMM_WORLD),
+          what);
+    }
+  }
+  for (int i = 0; i < size && status.ok(); ++i) {
+    place->hosts.emplace_back(names.data() + i * sizeof(own));
+  }
+  return status;
+}
+
+// Agent 0's goes to all others.
+absl::Status SpreadAnnouncement(int rank, int size, std::string* text) {
+  const char* what = "announcement of agent 0";
+  if (rank == 0) {
+    for (int i = 1; i < size; ++i) {
+      const absl::Status status =
+          MpiStatus(MPI_Send(text->data(), static_cast<int>(text->size()),
+                             MPI_CHAR, i, kWords, MPI_COMM_WORLD),
+                    what);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  MPI_Status found;
+  absl::Status status =
+      MpiStatus(MPI_Probe(0, kWords, MPI_COMM_WORLD, &found), what);
+  if (!status.ok()) return status;
+  int bytes = 0;
+  MPI_Get_count(&found, MPI_CHAR, &bytes);
+  text->resize(static_cast<size_t>(bytes));
+  return MpiStatus(MPI_Recv(text->data(), bytes, MPI_CHAR, 0, kWords,
+                            MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+                   what);
 }
 
 absl::StatusOr<AgentStart> Exchange(
@@ -33,24 +101,10 @@ absl::StatusOr<AgentStart> Exchange(
   char name[MPI_MAX_PROCESSOR_NAME] = {};
   int length = 0;
   MPI_Get_processor_name(name, &length);
-  std::vector<char> names(static_cast<size_t>(size) * sizeof(name));
-  absl::Status status =
-      MpiStatus(MPI_Allgather(name, sizeof(name), MPI_CHAR, names.data(),
-                              sizeof(name), MPI_CHAR, MPI_COMM_WORLD),
-                "exchange of host names");
+  absl::Status status = ExchangeNames(name, &start.place);
   if (!status.ok()) return status;
-  for (int i = 0; i < size; ++i) {
-    start.place.hosts.emplace_back(names.data() + i * sizeof(name));
-  }
   if (rank == 0) start.announcement = announce(start.place);
-  int bytes = static_cast<int>(start.announcement.size());
-  status = MpiStatus(MPI_Bcast(&bytes, 1, MPI_INT, 0, MPI_COMM_WORLD),
-                     "announcement of agent 0");
-  if (!status.ok()) return status;
-  start.announcement.resize(static_cast<size_t>(bytes));
-  status = MpiStatus(
-      MPI_Bcast(start.announcement.data(), bytes, MPI_CHAR, 0, MPI_COMM_WORLD),
-      "announcement of agent 0");
+  status = SpreadAnnouncement(rank, size, &start.announcement);
   if (!status.ok()) return status;
   return start;
 }
@@ -88,6 +142,14 @@ absl::StatusOr<AgentStart> StartUnderMpi(
   absl::StatusOr<AgentStart> start = Exchange(announce);
   MPI_Finalize();
   return start;
+}
+
+std::string MpiLibrary() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "";
+  const std::string whole(text);
+  return whole.substr(0, whole.find_first_of(",\n"));
 }
 
 }  // namespace millrace

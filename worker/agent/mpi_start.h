@@ -39,6 +39,9 @@ struct AgentStart {
 absl::StatusOr<AgentStart> StartUnderMpi(
     const std::function<std::string(const AgentPlace&)>& announce);
 
+// "Open MPI v4.1.4": the library that this program has loaded.
+std::string MpiLibrary();
+
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_AGENT_MPI_START_H_

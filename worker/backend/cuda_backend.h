@@ -27,6 +27,12 @@ struct CudaDeviceInfo {
   int64_t memory_bytes;
 };
 
+// Versions of the libraries that the backend runs with, as "13.0" and "2.28.3".
+struct CudaLibraryVersions {
+  std::string runtime;  // CUDA's, which the backend is linked with.
+  std::string nccl;     // The machine's.
+};
+
 // Errors are Unavailable where the machine lacks something: a driver, a newer
 // one, a GPU. They say what to do.
 class CudaBackend {
@@ -40,6 +46,9 @@ class CudaBackend {
   // FailedPrecondition if a job cannot train on them. Makes no context.
   virtual absl::StatusOr<std::vector<std::string>> CheckHost(
       int32_t num_devices) = 0;
+
+  // Makes no context and needs no GPU.
+  virtual absl::StatusOr<CudaLibraryVersions> LibraryVersions() = 0;
 
   // Like CreateCpuTrainer(), on device `device_idx` of the host. Communicators
   // are NCCL's, made through `store`.

@@ -141,6 +141,12 @@ class LibraryBackend final : public CudaBackend {
     return warnings;
   }
 
+  absl::StatusOr<CudaLibraryVersions> LibraryVersions() override {
+    ASSIGN_OR_RETURN(const int nccl_version, LoadedNcclVersion());
+    return CudaLibraryVersions{.runtime = CudaVersionName(CUDART_VERSION),
+                               .nccl = NcclVersionName(nccl_version)};
+  }
+
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerOptions& options, int32_t device_idx,
       RendezvousStore* store) override {
