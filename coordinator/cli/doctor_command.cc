@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -43,16 +42,6 @@ struct DoctorOptions {
   MeetingOptions meeting;
   std::string json_file;
 };
-
-// Without a launcher, this host is examined alone, and MPI is not asked: it may
-// be what is amiss.
-bool WasLaunched() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
-                               "SLURM_STEP_NUM_TASKS"}) {
-    if (std::getenv(variable) != nullptr) return true;
-  }
-  return false;
-}
 
 // A folder that the hosts may share: they are asked whether they see a file
 // that lies in it, or in the nearest of its parents that is there.
@@ -244,7 +233,9 @@ absl::StatusOr<int> Examine(const DoctorOptions& options) {
 }
 
 int RunDoctor(DoctorOptions options) {
-  options.meeting.under_mpi = WasLaunched();
+  // Without a launcher, this host is examined alone, and MPI is not asked: it
+  // may be what is amiss.
+  options.meeting.under_mpi = IsLaunched();
   const absl::StatusOr<int> exit_code = Examine(options);
   return exit_code.ok() ? *exit_code : Fail(exit_code.status());
 }

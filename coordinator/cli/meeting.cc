@@ -216,16 +216,20 @@ absl::StatusOr<Listener> ListenForAgents(const NetworkSpec& network,
   return Listener::Create(addresses, ports);
 }
 
+bool IsLaunched() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
+                               "SLURM_STEP_NUM_TASKS"}) {
+    if (std::getenv(variable) != nullptr) return true;
+  }
+  return false;
+}
+
 bool HasLauncher(const MeetingOptions& options) {
   if (!options.under_mpi || !options.join.empty() ||
       options.num_agents.has_value()) {
     return false;
   }
-  for (const char* variable :
-       {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"}) {
-    if (std::getenv(variable) != nullptr) return true;
-  }
-  return false;
+  return IsLaunched();
 }
 
 void PrintHowToJoin(const MeetingOptions& options, const Meeting& meeting,

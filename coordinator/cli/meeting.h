@@ -54,8 +54,10 @@ absl::StatusOr<Meeting> Meet(const MeetingOptions& options,
 absl::StatusOr<Listener> ListenForAgents(const NetworkSpec& network,
                                          const AgentPlace& place, int32_t port);
 
-// Whether mpirun or srun started this process, rather than a shell, which
-// people leave.
+// Whether mpirun or srun started this process.
+bool IsLaunched();
+// Whether one of them has the agents meet, rather than a shell, which people
+// leave.
 bool HasLauncher(const MeetingOptions& options);
 
 // Says to a person which command, such as "agent", the other hosts need.
