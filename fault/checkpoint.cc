@@ -221,10 +221,7 @@ absl::StatusOr<std::string> WriteCheckpointPart(
     Rank rank, const std::vector<StatePiece>& pieces) {
   const std::string folder = JoinPath(directory, StepName(info.step));
   RETURN_IF_ERROR(files.MakeDirectories(folder));
-  std::vector<StatePiece> owned;
-  for (const StatePiece& piece : pieces) {
-    if (piece.is_owner && piece.begin < piece.end) owned.push_back(piece);
-  }
+  const std::vector<StatePiece> owned = OwnedPieces(pieces);
   ManifestFile entry = {.name = FreePartName(files, folder, info, rank),
                         .rank = rank,
                         .step = info.step,

@@ -87,4 +87,12 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
   return pieces;
 }
 
+std::vector<StatePiece> OwnedPieces(const std::vector<StatePiece>& state) {
+  std::vector<StatePiece> owned;
+  for (const StatePiece& piece : state) {
+    if (piece.is_owner && piece.begin < piece.end) owned.push_back(piece);
+  }
+  return owned;
+}
+
 }  // namespace millrace

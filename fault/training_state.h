@@ -51,6 +51,9 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
                                       MeshCoordinates coordinates,
                                       const StateBuffers& buffers);
 
+// Those of `state` that this rank writes into checkpoints.
+std::vector<StatePiece> OwnedPieces(const std::vector<StatePiece>& state);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_FAULT_TRAINING_STATE_H_

@@ -113,14 +113,26 @@ absl::StatusOr<JobSpec> ReadDoctorJob(const std::string& file) {
 // Master weights and two moments, in fp32, of each parameter.
 constexpr int64_t kStateBytes = 12;
 
+// What the job's checkpoints may take at once: one more is written before the
+// oldest is removed.
+int64_t CheckpointBytes(const JobSpec& job) {
+  const CheckpointSpec& spec = job.checkpoint;
+  int64_t written = spec.at_end ? 1 : 0;
+  // An export is written from a checkpoint.
+  for (const int64_t every : {spec.interval_steps, job.exports.every}) {
+    if (every > 0) written += job.training.num_steps / every;
+  }
+  const double bytes =
+      static_cast<double>(CountParameters(job.model).total) * kStateBytes *
+      static_cast<double>(std::min(written, int64_t{spec.keep} + 1));
+  constexpr double kMost = 9e18;
+  return static_cast<int64_t>(std::min(bytes, kMost));
+}
+
 JobNeeds NeedsOf(const JobSpec& job, const AgentPlace& place) {
-  // One more is written before the oldest is removed.
   return {.gpus = job.resources.uses_cuda(),
           .shared_checkpoints = place.SeveralHosts() && UsesCheckpoints(job),
-          .checkpoint_bytes = UsesCheckpoints(job)
-                                  ? CountParameters(job.model).total *
-                                        kStateBytes * (job.checkpoint.keep + 1)
-                                  : 0};
+          .checkpoint_bytes = CheckpointBytes(job)};
 }
 
 // What agent 0 makes before others come.

@@ -40,7 +40,8 @@ absl::StatusOr<std::string> SecretOfLauncher(const MeetingOptions& options) {
   return GivenSecret(options.secret_file);
 }
 
-// Cancelled by a signal to stop, which BlockAgentSignals() holds back.
+// Cancelled by a signal to stop, where the command holds signals back
+// (BlockAgentSignals()).
 absl::Status Pause(absl::Duration duration) {
   sigset_t signals;
   sigemptyset(&signals);

@@ -280,7 +280,8 @@ void LayerWriter::Attention() {
       .head_dim = model_.head_dim,
       .value_head_dim = model_.value_head_dim(),
       .window = shape.window,
-      .document_length = shape.document_length};
+      // Without flash attention every pair of tokens is computed, and masked.
+      .document_length = style_.flash_attention ? shape.document_length : 0};
   if (style_.flash_attention) {
     Forward(piece, OpKind::kGeneralAttentionForward, general);
     Backward(Phase::kInputGradient, OpKind::kGeneralAttentionBackward, general);

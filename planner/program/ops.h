@@ -232,7 +232,7 @@ struct GeneralAttentionAttributes {
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
   int64_t window = 0;           // As in AttentionAttributes.
-  int64_t document_length = 0;  // Likewise.
+  int64_t document_length = 0;  // As in AttentionAttributes.
   friend bool operator==(const GeneralAttentionAttributes&,
                          const GeneralAttentionAttributes&) = default;
 };

@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import re
+import signal
 import sys
 import time
 import unittest
@@ -39,6 +40,8 @@ class SlurmTest(unittest.TestCase):
                               "--now", "--nodes=2", "--time=1", "--warn-seconds=50",
                               "--sbatch=--oversubscribe", "--sbatch=--nodelist=node[1-2]",
                               f"--sbatch=--output={cls.output('limited')}"])
+        if done.returncode != 0:
+            raise RuntimeError(done.stdout)
         cls.script = done.stdout
         cls.limited = done.stdout.split()[-1]
 
@@ -153,8 +156,8 @@ export MILLRACE_SECRET={SECRET}
                 self.assertEqual(curves[-1], curves[0], place)
             time.sleep(1.1)  # Run folders are named by the second.
 
-    # Goal: the tasks of an array are jobs of their own, on the same nodes at the same time.
-    # Method: both train all their steps, and the same.
+    # Goal: the tasks of an array are jobs of their own, on the same nodes. Method: both train all
+    # their steps, and the same.
     def test_array(self):
         job = self.write_job("array", steps=12, checkpoint=NO_CHECKPOINTS)
         array = self.slurm.submit(f"""#!/bin/bash
@@ -170,19 +173,23 @@ srun {MILLRACE} agent {job}
 
     # Goal: a job that Slurm warns of its time limit ends with a checkpoint and the exit code
     # that requeues it, and its next start loses no step; scancel ends that one with a
-    # checkpoint too. Method: the script of millrace submit, with a limit of a minute.
-    def test_time_limit(self):
+    # checkpoint too. Method: the script of millrace submit, with a limit of a minute; the first
+    # test by name, since its second start has a limit too.
+    def test_a_time_limit(self):
         for line in ("#SBATCH --nodes=2", "#SBATCH --signal=USR1@50", "#SBATCH --requeue"):
             self.assertIn(line, self.script)
         self.wait_for_steps("limited", 2)
         self.assertEqual(self.slurm.state_of(self.limited)[1], 1)
         self.check_resumed("limited")
         self.assertIn("Exited with exit code 75", self.text_of("limited"))
+        self.assertEqual(self.slurm.state_of(self.limited)[0], "RUNNING")
+        stopped = "stopped by request after a checkpoint"
+        before = self.text_of("limited").count(stopped)
         self.slurm.run(["scancel", self.limited])
         self.wait_for_state(self.limited, "CANCELLED", "limited")
         last = self.metrics(self.runs("limited")[-1])[-1]["step"]
         self.assertIn(last, self.saved_steps("limited"))
-        self.assertIn("stopped by request after a checkpoint", self.text_of("limited"))
+        self.assertEqual(self.text_of("limited").count(stopped), before + 1)
 
     # Goal: the same where Slurm warns the batch script alone (--signal=B:USR1@...), and requeues
     # by scontrol, for clusters without RequeueExit; later the SIGTERM at the end of the grace
@@ -203,7 +210,8 @@ exit $code
         self.assertIn("code 75", self.text_of("batch"))
         self.check_resumed("batch")
         self.slurm.run(["scancel", "--batch", "--signal=USR1", job])
-        self.wait_until("the signal", lambda: "stopping after" in self.text_of("batch"), "batch")
+        self.wait_until("the second signal",
+                        lambda: self.text_of("batch").count("stopping after") == 2, "batch")
         self.slurm.run(["scancel", job])
         self.wait_for_state(job, "CANCELLED", "batch")
         last = self.metrics(self.runs("batch")[-1])[-1]["step"]
@@ -266,4 +274,8 @@ if __name__ == "__main__":
     if reason:
         print(f"SKIPPED, nothing was tested: {reason}")
         sys.exit(SKIPPED)
-    unittest.main(verbosity=2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        unittest.main(verbosity=2)
+    finally:
+        SlurmTest.doClassCleanups()  # Ctrl-C ends unittest without them.

@@ -1,5 +1,6 @@
 #include "worker/agent/checkpoint_writer.h"
 
+#include <new>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -121,7 +122,13 @@ void CheckpointWriter::Run() {
     lock.unlock();
     // Nobody else changes write_ while it has a value.
     const double began_s = MonotonicSeconds();
-    const absl::StatusOr<std::string> entry = Write(*write_);
+    absl::StatusOr<std::string> entry;
+    try {
+      entry = Write(*write_);
+    } catch (const std::bad_alloc&) {
+      entry =
+          absl::ResourceExhaustedError("the host's memory does not suffice");
+    }
     // Whoever may take the next snapshot must find the memory free.
     write_->snapshot = nullptr;
     if (!abandoned_) write_->on_written(entry, MonotonicSeconds() - began_s);

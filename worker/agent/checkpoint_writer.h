@@ -28,7 +28,9 @@ struct CheckpointWrite {
   Rank rank;
   std::shared_ptr<const StateSnapshot> snapshot;
   // Called on the writer's thread with WriteCheckpointPart()'s result and the
-  // seconds that writing took. Not called of a write that was abandoned.
+  // seconds that writing took. Not called for a write that was abandoned before
+  // it ended. May still run just after Abandon() returns, so it must not use
+  // what ends with the generation.
   std::function<void(const absl::StatusOr<std::string>& entry, double seconds)>
       on_written;
 };
@@ -46,8 +48,8 @@ class CheckpointWriter {
   absl::Status Start(CheckpointWrite write, const std::atomic<bool>& aborted);
   // Waits until nothing is being written; Aborted likewise.
   absl::Status WaitUntilIdle(const std::atomic<bool>& aborted);
-  // Ends what is under way after what it is writing just now, and removes its
-  // file. Returns at once.
+  // Ends the write under way after the call of the file system that it is in,
+  // and removes its file unless that was complete. Returns at once.
   void Abandon();
 
  private:

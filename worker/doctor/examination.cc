@@ -14,30 +14,31 @@ using Json = nlohmann::json;
 
 // Disks of a network may need long to say that they are away.
 constexpr absl::Duration kLookLimit = absl::Seconds(60);
-// An address gets three seconds, and a host tries many at a time.
 constexpr absl::Duration kReachLimit = absl::Seconds(30);
-constexpr absl::Duration kReachLimitPerHost = absl::Seconds(1);
+// Three seconds for the kernel and fifteen for the process, 32 at a time.
+constexpr absl::Duration kReachLimitPerAddress = absl::Milliseconds(600);
 // A way gets five seconds (pair_probe.h).
 constexpr absl::Duration kMeasureLimit = absl::Seconds(10);
 constexpr absl::Duration kMeasureLimitPerRail = absl::Seconds(6);
 // A connection that was lost is made again at once, unless its agent died.
 constexpr absl::Duration kGoneLimit = absl::Seconds(5);
 
-// A way between two interfaces, once, by the first address that leads there.
-std::vector<const ReachedAddress*> RailsToMeasure(
-    const std::vector<ReachedAddress>& reached, int32_t from, int32_t to) {
+}  // namespace
+
+std::vector<const ReachedAddress*> Examination::RailsToMeasure(
+    int32_t from, int32_t to) const {
   std::vector<const ReachedAddress*> rails;
+  const auto ways = ways_.find({from, to});
+  if (ways == ways_.end()) return rails;
   std::set<std::pair<std::string, std::string>> known;
-  for (const ReachedAddress& way : reached) {
-    if (way.from == from && way.to == to && way.error.empty() &&
-        known.insert({way.own_interface, way.interface}).second) {
+  for (const size_t i : ways->second) {
+    const ReachedAddress& way = result_.reached[i];
+    if (known.insert({way.own_interface, way.interface}).second) {
       rails.push_back(&way);
     }
   }
   return rails;
 }
-
-}  // namespace
 
 Examination::Examination(ExaminationOptions options, absl::Time now)
     : options_(std::move(options)), deadline_(now + options_.join_timeout) {
@@ -52,8 +53,14 @@ absl::StatusOr<int32_t> Examination::OnHello(int32_t agent_idx,
     for (const auto& [known_idx, agent] : agents_) {
       if (agent.instance == instance) agent_idx = known_idx;
     }
+    // An agent that went may have been started again.
+    const auto is_free = [&](int32_t idx) {
+      const auto known = agents_.find(idx);
+      return known == agents_.end() ||
+             (step_ == Step::kJoining && known->second.gone_since.has_value());
+    };
     for (int32_t i = 1; i < options_.num_agents && agent_idx < 0; ++i) {
-      if (!agents_.contains(i)) agent_idx = i;
+      if (is_free(i)) agent_idx = i;
     }
   }
   if (agent_idx < 0 || agent_idx >= options_.num_agents ||
@@ -114,6 +121,9 @@ absl::Status Examination::TakeReached(int32_t agent_idx, const Json& list) {
   ASSIGN_OR_RETURN(ways, ReachedFromJson(list));
   for (ReachedAddress& way : ways) {
     way.from = agent_idx;
+    if (way.error.empty()) {
+      ways_[{agent_idx, way.to}].push_back(result_.reached.size());
+    }
     result_.reached.push_back(std::move(way));
   }
   return absl::OkStatus();
@@ -137,12 +147,19 @@ void Examination::OnTick(absl::Time now) {
     }
   }
   for (const int32_t agent_idx : gone) {
-    LeaveOut(agent_idx,
-             "left during the examination; see what its host printed");
+    if (step_ == Step::kJoining) {
+      agents_.erase(agent_idx);  // It may come again; else it did not come.
+    } else {
+      LeaveOut(agent_idx,
+               "left during the examination; see what its host printed");
+    }
   }
   if (step_ == Step::kJoining) {
     const bool complete =
-        agents_.size() == static_cast<size_t>(options_.num_agents);
+        agents_.size() == static_cast<size_t>(options_.num_agents) &&
+        std::none_of(agents_.begin(), agents_.end(), [](const auto& agent) {
+          return agent.second.gone_since.has_value();
+        });
     if (complete || now >= deadline_) BeginLooking(now);
     return;
   }
@@ -197,10 +214,12 @@ void Examination::BeginReaching(absl::Time now) {
               return a.agent_idx < b.agent_idx;
             });
   Json peers = Json::array();
+  size_t num_addresses = 0;
   for (const size_t i : FirstAgents(result_.hosts)) {
     const HostFacts& host = result_.hosts[i];
     representatives_.push_back(host.agent_idx);
     const Json json = ToJson(host);
+    num_addresses += host.addresses.size();
     peers.push_back({{"agent", host.agent_idx},
                      {"port", host.port},
                      {"addresses", json["addresses"]}});
@@ -211,7 +230,7 @@ void Examination::BeginReaching(absl::Time now) {
   progress_ = absl::StrCat("trying all addresses of ", representatives_.size(),
                            " hosts from each other");
   deadline_ = now + kReachLimit +
-              kReachLimitPerHost * static_cast<double>(representatives_.size());
+              kReachLimitPerAddress * static_cast<double>(num_addresses);
   for (const int32_t agent_idx : representatives_) {
     if (agents_.contains(agent_idx)) {
       Ask(agent_idx, {{"do", "reach"}, {"peers", peers}});
@@ -233,16 +252,16 @@ void Examination::BeginRound(absl::Time now) {
   deadline_ = now + kMeasureLimit;
   for (const HostPair& pair : rounds_[next_round_++]) {
     // Where only one end may connect, that end measures both directions.
-    if (!AskToMeasure(pair, true)) AskToMeasure(pair, false);
+    if (!AskToMeasure(pair, true, now)) AskToMeasure(pair, false, now);
   }
 }
 
-bool Examination::AskToMeasure(const HostPair& pair, bool from_first) {
+bool Examination::AskToMeasure(const HostPair& pair, bool from_first,
+                               absl::Time now) {
   const int32_t from = representatives_[from_first ? pair.first : pair.second];
   const int32_t to = representatives_[from_first ? pair.second : pair.first];
   if (!agents_.contains(from) || !agents_.contains(to)) return false;
-  const std::vector<const ReachedAddress*> ways =
-      RailsToMeasure(result_.reached, from, to);
+  const std::vector<const ReachedAddress*> ways = RailsToMeasure(from, to);
   if (ways.empty()) return false;
   Json rails = Json::array();
   for (const ReachedAddress* way : ways) {
@@ -253,7 +272,10 @@ bool Examination::AskToMeasure(const HostPair& pair, bool from_first) {
   const auto other =
       std::find_if(result_.hosts.begin(), result_.hosts.end(),
                    [&](const HostFacts& host) { return host.agent_idx == to; });
-  deadline_ += kMeasureLimitPerRail * static_cast<double>(ways.size());
+  // The pairs of a round measure at the same time.
+  deadline_ = std::max(
+      deadline_, now + kMeasureLimit +
+                     kMeasureLimitPerRail * static_cast<double>(ways.size()));
   Ask(from, {{"do", "measure"},
              {"agent", to},
              {"port", other->port},

@@ -85,7 +85,11 @@ class Examination {
   void BeginLooking(absl::Time now);
   void BeginReaching(absl::Time now);
   void BeginRound(absl::Time now);
-  bool AskToMeasure(const HostPair& pair, bool from_first);
+  bool AskToMeasure(const HostPair& pair, bool from_first, absl::Time now);
+  // The ways between two interfaces, once each, by the first address that leads
+  // there.
+  std::vector<const ReachedAddress*> RailsToMeasure(int32_t from,
+                                                    int32_t to) const;
   std::string HostOf(int32_t agent_idx) const;
 
   const ExaminationOptions options_;
@@ -99,6 +103,8 @@ class Examination {
   std::vector<int32_t> representatives_;  // The first agents of hosts.
   std::vector<std::vector<HostPair>> rounds_;
   size_t next_round_ = 0;
+  // Where somebody was reached, in result_.reached, by who tried and whom.
+  std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> ways_;
   ExaminationResult result_;
 };
 

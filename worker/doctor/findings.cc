@@ -227,6 +227,8 @@ void CheckFolders(const ExaminationResult& result, const HostFacts& host,
       findings->Add(Severity::kFailure, host,
                     absl::StrCat(name, ": ", folder.error,
                                  "; a job needs to write there"));
+    } else if (folder.total_bytes == 0) {
+      continue;  // Unlimited or not told, as by ramfs.
     } else if (is_shared_memory) {
       if (host.gpus.empty() || folder.free_bytes >= kLittleSharedMemory) {
         continue;
@@ -313,7 +315,7 @@ void CheckGpu(const HostFacts& host, size_t idx, bool uses_gpus,
                                          "; see to cooling and power"));
   }
   if (gpu.temperature_c >= 0 && gpu.slowdown_c > 0 &&
-      gpu.temperature_c + kNearSlowdown >= gpu.slowdown_c) {
+      gpu.temperature_c >= gpu.slowdown_c - kNearSlowdown) {
     add(Severity::kWarning,
         absl::StrCat("is ", gpu.temperature_c,
                      " degrees hot and slows down at ", gpu.slowdown_c,
@@ -401,6 +403,7 @@ bool FirstHostSees(const ExaminationResult& result,
 }
 
 void CheckShared(const ExaminationResult& result, FindingList* findings) {
+  if (result.hosts[0].agent_idx != 0) return;  // That host did not answer.
   for (const size_t i : FirstAgents(result.hosts)) {
     const HostFacts& host = result.hosts[i];
     for (const FolderFacts& folder : host.folders) {
@@ -485,6 +488,10 @@ std::vector<Finding> FindingsOf(const ExaminationResult& result) {
       if (!told.insert({host.host_identity, text}).second) continue;
       findings.Add(Severity::kFailure, host, text);
     }
+    for (const std::string& text : host.warnings) {
+      if (!told.insert({host.host_identity, text}).second) continue;
+      findings.Add(Severity::kWarning, host, text);
+    }
     CheckLimits(result, host, &findings);
   }
   for (const size_t i : FirstAgents(result.hosts)) {
@@ -492,9 +499,6 @@ std::vector<Finding> FindingsOf(const ExaminationResult& result) {
     CheckFolders(result, host, &findings);
     for (size_t k = 0; k < host.gpus.size(); ++k) {
       CheckGpu(host, k, result.needs.gpus, &findings);
-    }
-    for (const std::string& text : host.warnings) {
-      findings.Add(Severity::kWarning, host, text);
     }
   }
   CheckShared(result, &findings);

@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/files.h"
+#include "base/host_memory.h"
 #include "coordinator/protocol/build_id.h"
 #include "worker/doctor/json_fields.h"
 #include "worker/measure/machine.h"
@@ -112,27 +113,16 @@ void VisitHost(Facts& f, Visitor&& visit) {
   visit("port", f.port);
 }
 
+// More cannot be of one host.
+constexpr int64_t kMostDevices = 1'000'000;
+constexpr size_t kMostAddresses = 256;
+
 int64_t SoftLimit(__rlimit_resource resource) {
   rlimit limit = {};
   if (getrlimit(resource, &limit) != 0) return kUnlimited;
   if (limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
   return static_cast<int64_t>(
       std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(kUnlimited)));
-}
-
-// The kernel's estimate of what can be taken without swapping.
-int64_t AvailableMemory() {
-  const absl::StatusOr<std::string> text = ReadFile("/proc/meminfo");
-  if (!text.ok()) return 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
-    if (!absl::ConsumePrefix(&line, "MemAvailable:")) continue;
-    absl::ConsumeSuffix(&line, "kB");
-    int64_t kib = 0;
-    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(line), &kib)) {
-      return kib * 1024;
-    }
-  }
-  return 0;
 }
 
 // Containers of one machine are hosts of their own where their networks are.
@@ -237,9 +227,13 @@ absl::StatusOr<HostFacts> HostFactsFromJson(const Json& json) {
            [](auto& item, FieldReader r) { VisitGpu(item, r); });
   ReadList(list("addresses"), "addresses", &facts.addresses, &wrong_key,
            [](auto& item, FieldReader r) { VisitAddress(item, r); });
+  if (facts.devices < 0 || facts.devices > kMostDevices) wrong_key = "devices";
+  if (facts.port < 0 || facts.port > 65535) wrong_key = "port";
+  if (facts.addresses.size() > kMostAddresses) wrong_key = "addresses";
   if (wrong_key.empty()) return facts;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "facts of a host: the value of ", wrong_key, " is of the wrong kind"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("facts of a host: the value of ", wrong_key,
+                   " is of the wrong kind or size"));
 }
 
 HostFacts ReadHostFacts() {
@@ -262,7 +256,8 @@ HostFacts ReadHostFacts() {
   } else {
     facts.failures.push_back(std::string(machine.status().message()));
   }
-  facts.available_memory_bytes = AvailableMemory();
+  facts.available_memory_bytes =
+      ReadHostMemory().value_or(HostMemory{}).available;
   facts.open_files = SoftLimit(RLIMIT_NOFILE);
   facts.locked_memory_bytes = SoftLimit(RLIMIT_MEMLOCK);
   facts.processes = SoftLimit(RLIMIT_NPROC);

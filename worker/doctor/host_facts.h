@@ -23,7 +23,6 @@ inline constexpr char kSharedMemory[] = "shared memory";
 inline constexpr char kRunFolder[] = "run folder";
 inline constexpr char kCheckpointFolder[] = "checkpoint folder";
 inline constexpr char kTemporaryFolder[] = "temporary folder";
-inline constexpr char kWorkingFolder[] = "working folder";
 
 // A folder and the room on its disk.
 struct FolderFacts {
@@ -31,7 +30,7 @@ struct FolderFacts {
   std::string path;
   std::string error;  // Empty if files can be written there.
   int64_t free_bytes = 0;
-  int64_t total_bytes = 0;
+  int64_t total_bytes = 0;  // 0: the file system does not say.
   // This host sees what agent 0's host wrote there, under the same path. Only
   // folders that agent 0 named are asked for.
   bool probed = false;

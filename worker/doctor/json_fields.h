@@ -6,6 +6,7 @@
 #define MILLRACE_WORKER_DOCTOR_JSON_FIELDS_H_
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -23,8 +24,8 @@ struct FieldWriter {
   }
 };
 
-// A key that is missing leaves its field alone. A value of another kind is
-// named in `wrong_key`.
+// A key that is missing leaves its field alone. A value of another kind, or a
+// number that its field cannot hold, is named in `wrong_key`.
 struct FieldReader {
   const nlohmann::json& json;
   std::string& wrong_key;
@@ -45,7 +46,11 @@ struct FieldReader {
     if constexpr (std::is_same_v<Value, bool>) {
       return value.is_boolean();
     } else if constexpr (std::is_integral_v<Value>) {
-      return value.is_number_integer();
+      if (value.is_number_unsigned()) {
+        return std::in_range<Value>(value.template get<uint64_t>());
+      }
+      return value.is_number_integer() &&
+             std::in_range<Value>(value.template get<int64_t>());
     } else if constexpr (std::is_floating_point_v<Value>) {
       return value.is_number();
     } else if constexpr (std::is_same_v<Value, std::string>) {

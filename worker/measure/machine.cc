@@ -4,29 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/files.h"
+#include "base/host_memory.h"
 #include "base/units.h"
 
 namespace millrace {
 namespace {
-
-// Zero if this process's control group sets no limit.
-int64_t ControlGroupLimit() {
-  int64_t limit = 0;
-  for (const char* path : {"/sys/fs/cgroup/memory.max",
-                           "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    const absl::StatusOr<std::string> text = ReadFile(path);
-    if (text.ok() &&
-        absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit)) {
-      return limit;
-    }
-  }
-  return 0;
-}
 
 // Where hwloc knows no model, the kernel may.
 std::string ProcessorModel(hwloc_topology_t topology) {
@@ -85,8 +71,8 @@ absl::StatusOr<Machine> DescribeMachine() {
       static_cast<int64_t>(hwloc_get_root_obj(topology)->total_memory);
   hwloc_bitmap_free(binding);
   hwloc_topology_destroy(topology);
-  if (const int64_t limit = ControlGroupLimit(); limit > 0) {
-    machine.memory_bytes = std::min(machine.memory_bytes, limit);
+  if (const std::optional<HostMemory> memory = ReadHostMemory()) {
+    machine.memory_bytes = std::min(machine.memory_bytes, memory->total);
   }
   return machine;
 }

@@ -31,12 +31,14 @@ constexpr int64_t kMaxReferencesBytes = int64_t{1} << 34;
 // follows from names, sizes and headers, which all exports of one model share.
 std::string WeightFilesOf(const std::string& folder) {
   std::vector<std::string> files;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() != ".safetensors") continue;
+  namespace fs = std::filesystem;
+  std::error_code error, no_figure;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() != ".safetensors") continue;
     files.push_back(absl::StrCat(
-        entry.path().filename().string(), " ", entry.file_size(error), " ",
-        entry.last_write_time(error).time_since_epoch().count()));
+        at->path().filename().string(), " ", at->file_size(no_figure), " ",
+        at->last_write_time(no_figure).time_since_epoch().count()));
   }
   std::sort(files.begin(), files.end());
   return absl::StrJoin(files, "\n");

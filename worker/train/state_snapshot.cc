@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/check.h"
-#include "base/files.h"
+#include "base/host_memory.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -27,31 +24,16 @@ int64_t BytesOf(const StatePiece& piece) {
   return (piece.end - piece.begin) * static_cast<int64_t>(sizeof(float));
 }
 
-// The value of a line of /proc/meminfo, in bytes; where the system does not
-// say, more than there can be.
-int64_t MemoryFigure(absl::string_view name) {
-  const std::string figures = ReadFile("/proc/meminfo").value_or("");
-  for (absl::string_view line : absl::StrSplit(figures, '\n')) {
-    int64_t kilobytes = 0;
-    if (absl::ConsumePrefix(&line, name) && absl::ConsumePrefix(&line, ":") &&
-        absl::ConsumeSuffix(&line, " kB") &&
-        absl::SimpleAtoi(line, &kilobytes)) {
-      return kilobytes * kKiB;
-    }
-  }
-  return std::numeric_limits<int64_t>::max();
-}
-
 // Makes the pages of `memory` real, as long as the host has enough others.
 absl::Status Touch(const MemoryBlock& memory, double share_left_free) {
-  const int64_t total = MemoryFigure("MemTotal");
   const int64_t num_slices = (memory.bytes() + kSliceBytes - 1) / kSliceBytes;
   const auto touch = [&](int64_t slice) -> absl::Status {
-    const int64_t available = MemoryFigure("MemAvailable");
-    if (static_cast<double>(available) <
-        share_left_free * static_cast<double>(total)) {
+    const std::optional<HostMemory> host = ReadHostMemory();
+    if (host.has_value() &&
+        static_cast<double>(host->available) <
+            share_left_free * static_cast<double>(host->total)) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "the host has ", FormatBytes(available),
+          "the host has ", FormatBytes(host->available),
           " of memory left, and a snapshot of the training state takes ",
           FormatBytes(memory.bytes())));
     }
@@ -65,14 +47,6 @@ absl::Status Touch(const MemoryBlock& memory, double share_left_free) {
 }
 
 }  // namespace
-
-std::vector<StatePiece> OwnedPieces(const std::vector<StatePiece>& state) {
-  std::vector<StatePiece> owned;
-  for (const StatePiece& piece : state) {
-    if (piece.is_owner && piece.begin < piece.end) owned.push_back(piece);
-  }
-  return owned;
-}
 
 absl::StatusOr<std::shared_ptr<StateSnapshot>> StateSnapshot::Create(
     const std::vector<StatePiece>& state, double share_left_free) {

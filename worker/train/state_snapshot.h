@@ -28,8 +28,8 @@ class StateSnapshot {
   static absl::StatusOr<std::shared_ptr<StateSnapshot>> Create(
       const std::vector<StatePiece>& state,
       double share_left_free = kShareLeftFree);
-  // The owned pieces of `state` where they are: nothing may change the state
-  // while the snapshot is in use.
+  // The owned pieces of `state` where they are. The state must outlive the
+  // snapshot and everything that reads it, and nothing may change it meanwhile.
   static std::shared_ptr<StateSnapshot> InPlace(
       const std::vector<StatePiece>& state);
   virtual ~StateSnapshot() = default;
@@ -60,9 +60,6 @@ class StateSnapshot {
   std::optional<MemoryBlock> memory_;
   std::vector<StatePiece> pieces_;
 };
-
-// Those of `state` that the rank writes into checkpoints.
-std::vector<StatePiece> OwnedPieces(const std::vector<StatePiece>& state);
 
 }  // namespace millrace
 

@@ -151,7 +151,7 @@ TEST(CheckpointWriterTest, ReportsErrors) {
 TEST(StateSnapshotTest, LeavesMemoryFree) {
   std::vector<float> weight = {1, 2, 3, 4};
   const auto snapshot =
-      StateSnapshot::Create(WeightOf(&weight), /*share_left_free=*/2);
+      StateSnapshot::Create(WeightOf(&weight), /*share_left_free=*/1);
   EXPECT_TRUE(absl::IsResourceExhausted(snapshot.status()));
   EXPECT_THAT(std::string(snapshot.status().message()),
               testing::HasSubstr(" of memory left, and a snapshot of"));

@@ -35,6 +35,9 @@ class CudaSnapshot : public StateSnapshot {
 
   absl::StatusOr<bool> IsTaken() const override;
 
+  // Page-locked.
+  bool is_pinned() const { return is_pinned_; }
+
  private:
   CudaSnapshot(StateSnapshot&& memory, int32_t device_idx, CudaEvent taken);
 

@@ -468,12 +468,17 @@ CudaTrainer::TakeSnapshot() {
   RETURN_IF_ERROR(Begin());
   const std::vector<StatePiece> state = state_->PiecesOnDevice();
   if (preparing_.valid()) {
-    ASSIGN_OR_RETURN(snapshot_, preparing_.get());
+    // An error may be of the past: below it is tried again.
+    absl::StatusOr<std::shared_ptr<CudaSnapshot>> prepared = preparing_.get();
+    if (prepared.ok()) snapshot_ = *std::move(prepared);
   }
   if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
     snapshot_ = nullptr;
     ASSIGN_OR_RETURN(snapshot_, CudaSnapshot::Create(device_idx_, state));
   }
+  // Copies to memory that is not page-locked hold up the host: a step that
+  // hangs must be noticed before them.
+  if (!snapshot_->is_pinned()) RETURN_IF_ERROR(WaitForAll());
   const cudaStream_t stream = copying_->get();
   if (untaken_step_ != 0) {
     RETURN_IF_ERROR(RecordOf(untaken_step_).end.MakeWait(stream));
@@ -483,7 +488,9 @@ CudaTrainer::TakeSnapshot() {
   return snapshot_;
 }
 
-// Has a snapshot's memory made while the first steps run.
+// Has a snapshot's memory made while the first steps run. An abort waits for
+// it: where that takes longer than a worker has to end a generation, its
+// process is replaced.
 void CudaTrainer::PrepareSnapshot() {
   const bool expects_one =
       job_.checkpoint.interval_steps > 0 || job_.exports.every > 0;
