@@ -72,14 +72,23 @@ void JobRunner::RemoveProbes() const {
   }
 }
 
+void JobRunner::KeepProbesWhileNeeded() const {
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    if (state_->TakesPart(i)) continue;
+    WriteProbes();
+    return;
+  }
+  RemoveProbes();
+}
+
 bool JobRunner::NeedsCheckpoints() const {
   return !options_.profile_only && UsesCheckpoints(job_);
 }
 
 bool JobRunner::AllSeeCheckpoints() const {
   if (options_.num_agents == 1) return true;
-  return std::all_of(agents_.begin(), agents_.end(), [](const auto& agent) {
-    return agent.second.sees_checkpoints();
+  return std::all_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+    return !state_->TakesPart(agent.first) || agent.second.sees_checkpoints();
   });
 }
 
@@ -88,6 +97,7 @@ absl::Status JobRunner::CheckOneAddressFamily() const {
   if (!job_.network.subnet.empty()) return absl::OkStatus();
   std::map<bool, std::string> host_by_family;  // True: IPv6.
   for (const auto& [agent_idx, agent] : agents_) {
+    if (!state_->TakesPart(agent_idx)) continue;
     const std::string address = AddressOfHost(agent_idx);
     host_by_family.try_emplace(absl::StrContains(address, ':'),
                                absl::StrCat(agent.host(), " by ", address));
@@ -111,7 +121,8 @@ absl::Status JobRunner::CheckSharedCheckpoints() const {
   }
   std::vector<std::string> blind;
   for (const auto& [agent_idx, agent] : agents_) {
-    if (!agent.sees_checkpoints()) blind.push_back(agent.host());
+    if (!agent.sees_checkpoints() && state_->TakesPart(agent_idx))
+      blind.push_back(agent.host());
   }
   blind.erase(std::unique(blind.begin(), blind.end()), blind.end());
   return absl::InvalidArgumentError(absl::StrCat(
@@ -132,6 +143,11 @@ std::string JobRunner::StrangerRefusal(const std::string& host,
                       " now; start the agent again to join that");
 }
 
+bool JobRunner::IsConnected(int32_t agent_idx) const {
+  const auto session = agent_sessions_.find(agent_idx);
+  return session != agent_sessions_.end() && peers_.contains(session->second);
+}
+
 absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
   if (hello.has_job()) {
     const std::string refusal =
@@ -150,6 +166,8 @@ absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
   for (const auto& [agent_idx, newcomer] : newcomers_) {
     if (newcomer.instance == hello.instance()) return agent_idx;
   }
+  // An agent that was started again on its host, or in the place of a host that
+  // the job goes on without.
   const Newcomer newcomer = {hello.instance(), hello.host()};
   if (hello.agent_idx() > 0) {  // An earlier coordinator process gave it.
     const auto [known, is_new] =
@@ -163,15 +181,24 @@ absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
     const auto known = newcomers_.find(i);
     const bool on_first =
         i == 0 && !options_.hosts.empty() && options_.hosts[0] == hello.host();
-    if (on_first ||
-        (known != newcomers_.end() && known->second.host == hello.host())) {
+    const bool is_known =
+        known != newcomers_.end() && known->second.host == hello.host();
+    if (is_known && !IsConnected(i)) {
+      known->second = newcomer;
+      return i;
+    }
+    if (on_first || is_known) {
       return absl::AlreadyExistsError(
           absl::StrCat("host ", hello.host(), " has joined already, as agent ",
                        i, "; start one agent a host"));
     }
   }
   for (int32_t i = 1; i < options_.num_agents; ++i) {
-    if (newcomers_.try_emplace(i, newcomer).second) return i;
+    const bool is_free = !newcomers_.contains(i) && !agents_.contains(i);
+    const bool is_lost = !state_->TakesPart(i) && !IsConnected(i);
+    if (!is_free && !is_lost) continue;
+    newcomers_[i] = newcomer;
+    return i;
   }
   return absl::AlreadyExistsError(
       absl::StrCat("all ", options_.num_agents,

@@ -10,6 +10,11 @@ namespace millrace {
 void JobRunner::ObserveStep(int64_t generation, int64_t step,
                             const Timeline& timeline, double others_share) {
   if (job_.profile_output == "none") return;
+  // Steps of a later plan, made without some of the hosts, teach nothing.
+  if (observed_layout_.has_value() && *observed_layout_ != plan_->layout) {
+    return;
+  }
+  observed_layout_ = plan_->layout;
   if (!observer_.has_value()) {
     observer_.emplace(options_.run_directory, job_, plan_->layout, Devices());
   }

@@ -69,7 +69,15 @@ void JobRunner::OnMessage(SessionId session,
   }
 }
 
-void JobRunner::OnClosed(SessionId session) { peers_.erase(session); }
+void JobRunner::OnClosed(SessionId session) {
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
+  const int32_t agent_idx = found->second.agent_idx;
+  peers_.erase(found);
+  if (agent_idx >= 0 && agent_sessions_[agent_idx] == session) {
+    Handle(AgentDisconnected{agent_idx});
+  }
+}
 
 void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
   if (exit_code_.has_value()) {
@@ -84,15 +92,16 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
     return;
   }
   const protocol::WorkerHello& worker = hello.worker();
-  const std::string refusal = StrangerRefusal(
-      absl::StrCat("the host of rank ", worker.rank()), worker.run_directory());
+  const std::string refusal =
+      StrangerRefusal(absl::StrCat("the host of worker ", worker.worker()),
+                      worker.run_directory());
   if (!refusal.empty()) {
     Refuse(session, refusal);
     return;
   }
-  const RankProcess process = {Rank{worker.rank()}, worker.incarnation()};
+  const ProcessId process = {WorkerIdx{worker.worker()}, worker.incarnation()};
   peers_[session] = {.process = process};
-  worker_sessions_[process.rank] = session;
+  worker_sessions_[process.worker] = session;
   // Says that somebody listens.
   protocol::FromCoordinator message;
   message.mutable_acknowledge();
@@ -151,12 +160,13 @@ void JobRunner::OnAgentHello(SessionId session,
                         .num_devices = hello.num_devices(),
                         .data_ready = hello.data_ready()};
   for (const protocol::LiveWorker& worker : hello.workers()) {
-    joined.live_workers.push_back({Rank{worker.rank()}, worker.incarnation()});
+    joined.live_workers.push_back(
+        {WorkerIdx{worker.worker()}, worker.incarnation()});
   }
-  Handle(joined);
   if (hello.has_stop()) {
     Handle(StopRequested{hello.stop().now(), hello.stop().requeue()});
   }
+  Handle(joined);
 }
 
 void JobRunner::OnGaveUp(const AgentGaveUp& event) {
@@ -182,9 +192,9 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
       break;
     case protocol::ToCoordinator::kWorkerDied: {
       const protocol::WorkerDied& died = message.worker_died();
-      output_->AddToLog(Rank{died.rank()}, died.log_end());
-      Handle(
-          WorkerDead{{Rank{died.rank()}, died.incarnation()}, died.detail()});
+      const WorkerIdx worker{died.worker()};
+      output_->AddToLog(worker, died.log_end());
+      Handle(WorkerDead{{worker, died.incarnation()}, died.detail()});
       break;
     }
     case protocol::ToCoordinator::kStopRequest:
@@ -200,9 +210,10 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
   }
 }
 
-void JobRunner::OnWorkerMessage(SessionId session, const RankProcess& process,
+void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
                                 const protocol::ToCoordinator& message) {
   const Generation generation{message.generation()};
+  const std::optional<Rank> rank = state_->RankOf(process.worker);
   switch (message.body_case()) {
     case protocol::ToCoordinator::kWorkerReady:
       Handle(WorkerCleared{process, generation});
@@ -212,28 +223,34 @@ void JobRunner::OnWorkerMessage(SessionId session, const RankProcess& process,
       OnRendezvous(session, message);
       break;
     case protocol::ToCoordinator::kGenerationRunning:
-      Handle(WorkerRunning{process.rank, generation,
+      Handle(WorkerRunning{process.worker, generation,
                            message.generation_running().completed_steps()});
       break;
     case protocol::ToCoordinator::kGenerationFailed: {
       const protocol::GenerationFailed& failed = message.generation_failed();
       const auto code = static_cast<absl::StatusCode>(failed.code());
       if (code == absl::StatusCode::kDataLoss) verify_before_restore_ = true;
-      Handle(WorkerFailed{process.rank, generation,
+      Handle(WorkerFailed{process.worker, generation,
                           absl::Status(code, failed.message())});
       break;
     }
     case protocol::ToCoordinator::kStepDone:
-      OnStepDone(process.rank, message.generation(), message.step_done());
+      if (rank.has_value()) {
+        OnStepDone(*rank, message.generation(), message.step_done());
+      }
       break;
     case protocol::ToCoordinator::kCheckpointPart:
-      OnCheckpointPart(process.rank, message);
+      if (rank.has_value()) {
+        OnCheckpointPart(process.worker, *rank, message);
+      } else {
+        Acknowledge(session, message.sequence());
+      }
       break;
     case protocol::ToCoordinator::kProfileMeasured:
       OnProfile(message);
       break;
     case protocol::ToCoordinator::kWorkerFinished:
-      OnFinished(process.rank, message);
+      if (rank.has_value()) OnFinished(process.worker, *rank, message);
       break;
     default:
       break;  // Heartbeat.
@@ -346,17 +363,16 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
   }
 }
 
-void JobRunner::OnCheckpointPart(Rank rank,
+void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
                                  const protocol::ToCoordinator& message) {
   const protocol::CheckpointPart& part = message.checkpoint_part();
   const Generation generation{message.generation()};
   if (generation != state_->generation() ||
       part.step() <= state_->committed_step()) {
-    Acknowledge(worker_sessions_[rank], message.sequence());
+    Acknowledge(worker_sessions_[worker], message.sequence());
     return;
   }
-  const bool ok = part.error().empty();
-  if (!ok) {
+  if (!part.error().empty()) {
     output_->Event({.event = "checkpoint_failed",
                     .generation = message.generation(),
                     .step = part.step(),
@@ -366,11 +382,12 @@ void JobRunner::OnCheckpointPart(Rank rank,
   auto& of_step = parts_[part.step()];
   const bool is_new = !of_step.contains(rank);
   of_step[rank] = {.entry = part.entry(),
+                   .worker = worker,
                    .sequence = message.sequence(),
                    .waited_s = part.waited_s(),
                    .written_s = part.written_s()};
   if (is_new) output_->AddCheckpoint(rank, part.waited_s());
-  Handle(PartWritten{rank, generation, part.step(), ok});
+  Handle(PartWritten{worker, generation, part.step(), part.error()});
 }
 
 void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
@@ -384,7 +401,7 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
           : absl::StatusOr<std::string>(profile.status());
   if (!path.ok()) {
     Handle(
-        WorkerFailed{Rank{0}, generation,
+        WorkerFailed{WorkerIdx{0}, generation,
                      absl::InvalidArgumentError(absl::StrCat(
                          "the measured profile: ", path.status().message()))});
     return;
@@ -402,7 +419,8 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
   Handle(ProfileMade{generation});
 }
 
-void JobRunner::OnFinished(Rank rank, const protocol::ToCoordinator& message) {
+void JobRunner::OnFinished(WorkerIdx worker, Rank rank,
+                           const protocol::ToCoordinator& message) {
   if (Generation{message.generation()} != state_->generation()) return;
   const protocol::WorkerFinished& finished = message.worker_finished();
   if (finished.has_parameter_hash()) {
@@ -410,7 +428,7 @@ void JobRunner::OnFinished(Rank rank, const protocol::ToCoordinator& message) {
   }
   if (rank == Rank{0}) final_loss_ = finished.final_loss();
   device_bytes_ = std::max(device_bytes_, finished.device_bytes());
-  Handle(WorkerDone{rank, Generation{message.generation()}, finished.steps(),
+  Handle(WorkerDone{worker, Generation{message.generation()}, finished.steps(),
                     finished.stopped(), finished.saved()});
 }
 

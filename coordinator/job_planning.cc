@@ -18,9 +18,13 @@
 
 namespace millrace {
 
-DeviceFacts JobRunner::Devices() const {
-  DeviceFacts facts;
+DeviceFacts JobRunner::Devices(bool all_ready) const {
+  DeviceFacts facts = {.may_leave_idle = plan_.has_value()};
   for (const auto& [agent_idx, agent] : agents_) {
+    if (!state_->TakesPart(agent_idx) &&
+        !(all_ready && state_->IsReady(agent_idx))) {
+      continue;
+    }
     facts.num_devices += agent.num_devices();
     facts.machines.push_back(agent.machine());
     facts.ranks_per_host =
@@ -37,7 +41,7 @@ DeviceFacts JobRunner::Devices() const {
 
 void JobRunner::Do(const MakePlan&) {
   if (planning_.joinable()) planning_.join();
-  RemoveProbes();  // Every agent has looked.
+  KeepProbesWhileNeeded();
   absl::Status hosts = CheckSharedCheckpoints();
   if (hosts.ok()) hosts = CheckOneAddressFamily();
   if (!hosts.ok()) {
@@ -45,16 +49,38 @@ void JobRunner::Do(const MakePlan&) {
     return;
   }
   const DeviceFacts devices = Devices();
-  JobSpec job = job_;
-  if (job.data.document_length == 0) {
-    job.data.document_length = agents_[0].data().document_length();
-  }
+  const JobSpec job = JobToPlan();
   // Searching and verifying a checkpoint can take seconds, in which the server
   // goes on listening.
-  planning_ = std::thread([this, job, devices, measured = measured_profile_] {
-    PlanOutcome outcome = MakePlanNow(job, devices, measured);
+  planning_ = std::thread([this, job, devices, again = plan_.has_value(),
+                           measured = measured_profile_] {
+    PlanOutcome outcome =
+        again ? PlanAgain(job, devices) : MakePlanNow(job, devices, measured);
     server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
   });
+}
+
+JobSpec JobRunner::JobToPlan() const {
+  JobSpec job = job_;
+  if (job.data.document_length == 0) {
+    job.data.document_length = agents_.at(0).data().document_length();
+  }
+  return job;
+}
+
+JobRunner::PlanOutcome JobRunner::PlanAgain(const JobSpec& job,
+                                            const DeviceFacts& devices) const {
+  PlanOutcome outcome = {.profile = *profile_};
+  outcome.status = CheckRunnable(job, devices);
+  if (!outcome.status.ok()) return outcome;
+  absl::StatusOr<Plan> plan =
+      PlanRun(job, devices, *profile_, options_.run_directory);
+  if (plan.ok()) {
+    outcome.plan = *std::move(plan);
+  } else {
+    outcome.status = absl::InvalidArgumentError(plan.status().message());
+  }
+  return outcome;
 }
 
 JobRunner::PlanOutcome JobRunner::MakePlanNow(
@@ -87,7 +113,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     return outcome;
   }
   outcome.plan = *std::move(plan);
-  outcome.tuning = profile->tuning;
+  outcome.profile = *profile;
   absl::StatusOr<ResumeChoice> start = ChooseStart();
   if (!start.ok()) {
     outcome.status = absl::InvalidArgumentError(
@@ -135,28 +161,44 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     return;
   }
   if (options_.profile_only) {
-    Handle(PlanMade{0});
+    Handle(PlanMade{});
     return;
   }
   const Plan& plan = outcome.plan;
+  const bool again = plan_.has_value();
+  std::vector<WorkerIdx> members = state_->Workers();
+  if (static_cast<int32_t>(members.size()) < plan.layout.num_ranks()) {
+    Handle(PlanMade{});  // A host was lost meanwhile.
+    return;
+  }
+  members.resize(plan.layout.num_ranks());
   plan_ = {.layout = plan.layout,
            .step_time_s = plan.prediction.step_time_s,
            .memory_bytes = plan.prediction.memory_bytes(),
            .program_hashes = plan.program_hashes,
            .ranks_per_host = Devices().ranks_per_host,
-           .resume_path = outcome.resume.path};
-  tuning_ = outcome.tuning;
+           .resume_path = again ? plan_->resume_path : outcome.resume.path,
+           .members = members,
+           .devices_by_agent = state_->DevicesByAgent()};
+  profile_ = outcome.profile;
   MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
   const std::string layout = LayoutToString(plan.layout);
   output_->Event({.event = "planned", .detail = layout});
   for (const std::string& warning : plan.warnings) {
     progress_->Line(absl::StrCat("warning: ", warning));
   }
-  progress_->Line(
-      absl::StrCat("plan: ", layout, "; predicted step ",
-                   FormatSeconds(plan.prediction.step_time_s), ", ",
-                   FormatCount(plan.prediction.tokens_per_s), " tokens/s, ",
-                   FormatBytes(plan.prediction.memory_bytes()), " a rank"));
+  progress_->Line(absl::StrCat(
+      "plan: ", layout, "; predicted step ",
+      FormatSeconds(plan.prediction.step_time_s), ", ",
+      FormatCount(plan.prediction.tokens_per_s), " tokens/s, ",
+      FormatBytes(plan.prediction.memory_bytes()), " a rank",
+      plan.num_idle_devices == 0
+          ? ""
+          : absl::StrCat("; ", plan.num_idle_devices, " devices stay idle")));
+  if (again) {
+    Handle(PlanMade{members});
+    return;
+  }
   ReportSkipped(outcome.resume);
   if (!outcome.resume.path.empty()) {
     progress_->Line(absl::StrCat(
@@ -175,7 +217,82 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
                       .num_steps = job_.training.num_steps,
                       .predicted_step_time_s = plan_->step_time_s},
       std::cout);
-  Handle(PlanMade{plan.layout.num_ranks()});
+  Handle(PlanMade{members});
+}
+
+// Hosts that come and go. -----------------------------------------------------
+
+void JobRunner::Do(const LeaveOut& action) {
+  const auto session = agent_sessions_.find(action.agent_idx);
+  if (session == agent_sessions_.end()) return;
+  if (!action.refusal.empty()) {
+    progress_->Line(action.refusal);
+    Refuse(session->second, action.refusal);
+    return;
+  }
+  for (const auto& [worker, of_worker] : worker_sessions_) {
+    if (state_->AgentOf(worker) == action.agent_idx) {
+      server_->CloseSession(of_worker);
+    }
+  }
+  server_->CloseSession(session->second);
+}
+
+std::string JobRunner::ReasonNotToGrow() const {
+  if (job_.fault.take_in_hosts == "never") {
+    return "fault.take_in_hosts is never";
+  }
+  for (const auto& [agent_idx, agent] : agents_) {
+    if (!state_->IsReady(agent_idx) || agent.sees_checkpoints()) continue;
+    return absl::StrCat(agent.host(), " does not see the checkpoints in ",
+                        CheckpointDirectory(),
+                        ", from which training would go on");
+  }
+  return "";
+}
+
+void JobRunner::Do(const WeighGrowth& action) {
+  const std::string obstacle = ReasonNotToGrow();
+  if (!obstacle.empty()) {
+    progress_->Line(absl::StrCat("not taking it in: ", obstacle));
+    return;
+  }
+  if (planning_.joinable()) planning_.join();
+  planning_ =
+      std::thread([this, generation = action.generation, job = JobToPlan(),
+                   profile = *profile_, devices = Devices(/*all_ready=*/true)] {
+        const absl::Status runnable = CheckRunnable(job, devices);
+        absl::StatusOr<Plan> plan = runnable.ok()
+                                        ? PlanForDevices(job, devices, profile)
+                                        : absl::StatusOr<Plan>(runnable);
+        server_->Post([this, generation, plan = std::move(plan)] {
+          OnGrowthPlan(generation, plan);
+        });
+      });
+}
+
+void JobRunner::OnGrowthPlan(Generation generation,
+                             const absl::StatusOr<Plan>& plan) {
+  if (generation != state_->generation()) return;
+  if (!plan.ok()) {
+    progress_->Line(
+        absl::StrCat("not taking it in: ", plan.status().message()));
+    return;
+  }
+  const double now_s = plan_->step_time_s;
+  const double then_s = plan->prediction.step_time_s;
+  const int64_t steps_left = job_.training.num_steps - output_->last_step();
+  const double gained_s = static_cast<double>(steps_left) * (now_s - then_s);
+  const double cost_s = last_recovery_s_ + last_write_s_;
+  const bool is_worthwhile =
+      gained_s > cost_s || job_.fault.take_in_hosts == "always";
+  progress_->Line(absl::StrCat(
+      "with all hosts a step would take ", FormatSeconds(then_s), ", not ",
+      FormatSeconds(now_s), ": ", FormatSeconds(gained_s), " over the ",
+      steps_left, " steps left, at a cost of ", FormatSeconds(cost_s),
+      is_worthwhile ? "; taking them in after a checkpoint"
+                    : "; going on without them"));
+  Handle(GrowthWeighed{generation, is_worthwhile});
 }
 
 }  // namespace millrace

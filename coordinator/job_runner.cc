@@ -60,17 +60,11 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   std::unique_ptr<JobRunner> runner(new JobRunner(
       options, std::move(job), probe, std::move(log), std::move(output)));
   const LoggedJob& logged = runner->log_->job();
-  // Agents of a job with a plan have looked.
-  if (logged.plan_json.empty()) {
-    runner->WriteProbes();
-  } else {
-    runner->RemoveProbes();
-  }
   if (!logged.plan_json.empty()) {
     ASSIGN_OR_RETURN(runner->plan_, PlanRecordFromJson(logged.plan_json));
     ASSIGN_OR_RETURN(const HardwareProfile profile,
                      LoadProfile(options.run_directory + "/profile.yaml"));
-    runner->tuning_ = profile.tuning;
+    runner->profile_ = profile;
   }
   runner->began_training_ = runner->output_->MedianStepTime() > 0;
   runner->progress_.emplace(
@@ -87,22 +81,33 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
     runner->last_message_ = logged.end_message;
   }
   runner->state_.emplace(
-      JobStateOptions{.num_agents = options.num_agents,
-                      .profile_only = options.profile_only,
-                      .heartbeat_timeout = absl::Milliseconds(
-                          runner->job_.fault.heartbeat_timeout_ms),
-                      .clear_timeout = absl::Milliseconds(
-                          runner->job_.fault.clear_timeout_ms),
-                      .join_timeout = kJoinTimeout,
-                      .first_join_timeout = absl::Seconds(options.join_seconds),
-                      .max_restarts = runner->job_.fault.max_restarts,
-                      .hosts = options.hosts},
+      JobStateOptions{
+          .num_agents = options.num_agents,
+          .profile_only = options.profile_only,
+          .heartbeat_timeout =
+              absl::Milliseconds(runner->job_.fault.heartbeat_timeout_ms),
+          .clear_timeout =
+              absl::Milliseconds(runner->job_.fault.clear_timeout_ms),
+          .join_timeout = kJoinTimeout,
+          .first_join_timeout = absl::Seconds(options.join_seconds),
+          .host_timeout =
+              absl::Milliseconds(runner->job_.fault.host_timeout_ms),
+          .max_restarts = runner->job_.fault.max_restarts,
+          .hosts = options.hosts},
       RecoveredJob{.generation = logged.generation,
-                   .num_ranks = runner->plan_.has_value()
-                                    ? runner->plan_->layout.num_ranks()
-                                    : 0,
+                   .members = runner->plan_.has_value()
+                                  ? runner->plan_->members
+                                  : std::vector<WorkerIdx>(),
+                   .devices_by_agent = runner->plan_.has_value()
+                                           ? runner->plan_->devices_by_agent
+                                           : std::vector<int32_t>(),
                    .committed_step = logged.committed_step},
       MonotonicNow());
+  if (logged.plan_json.empty()) {
+    runner->WriteProbes();
+  } else {
+    runner->KeepProbesWhileNeeded();
+  }
   JobRunner* self = runner.get();
   ASSIGN_OR_RETURN(
       runner->server_,
@@ -158,14 +163,14 @@ void JobRunner::SendToAgent(int32_t agent_idx,
 }
 
 void JobRunner::SendToWorkers(const protocol::FromCoordinator& message) {
-  for (const auto& [rank, session] : worker_sessions_) {
+  for (const auto& [worker, session] : worker_sessions_) {
     server_->Send(session, message);
   }
 }
 
 void JobRunner::Do(const StartWorkerProcess& action) {
   protocol::FromCoordinator message;
-  message.mutable_start_worker()->set_rank(ToInt(action.process.rank));
+  message.mutable_start_worker()->set_worker(ToInt(action.process.worker));
   message.mutable_start_worker()->set_incarnation(action.process.incarnation);
   message.mutable_start_worker()->set_host_address(
       AddressOfHost(action.agent_idx));
@@ -173,12 +178,13 @@ void JobRunner::Do(const StartWorkerProcess& action) {
 }
 
 void JobRunner::Do(const KillWorkerProcess& action) {
+  const std::optional<Rank> rank = state_->RankOf(action.process.worker);
   output_->Event({.event = "worker_killed",
                   .generation = ToInt(state_->generation()),
-                  .rank = ToInt(action.process.rank),
+                  .rank = rank.has_value() ? ToInt(*rank) : -1,
                   .detail = action.reason});
   protocol::FromCoordinator message;
-  message.mutable_kill_worker()->set_rank(ToInt(action.process.rank));
+  message.mutable_kill_worker()->set_worker(ToInt(action.process.worker));
   message.mutable_kill_worker()->set_incarnation(action.process.incarnation);
   SendToAgent(action.agent_idx, message);
 }
@@ -212,7 +218,8 @@ void JobRunner::Do(const BeginGeneration& action) {
   protocol::FromCoordinator message;
   message.set_generation(ToInt(action.generation));
   protocol::StartGeneration* start = message.mutable_start_generation();
-  start->set_num_ranks(action.num_ranks);
+  const auto num_ranks = static_cast<int32_t>(action.members.size());
+  start->set_num_ranks(num_ranks);
   start->set_job_yaml(job_yaml_);
   start->set_ranks_per_host(Devices().ranks_per_host);
   if (action.purpose == Purpose::kProfile) {
@@ -224,7 +231,7 @@ void JobRunner::Do(const BeginGeneration& action) {
   } else {
     start->set_purpose(protocol::GENERATION_PURPOSE_TRAIN);
     *start->mutable_layout() = ToMessage(plan_->layout);
-    *start->mutable_tuning() = ToMessage(tuning_);
+    *start->mutable_tuning() = ToMessage(profile_->tuning);
     for (uint64_t hash : plan_->program_hashes) {
       start->add_program_hashes(hash);
     }
@@ -239,8 +246,9 @@ void JobRunner::Do(const BeginGeneration& action) {
     }
     start->set_restore_path(*restore);
   }
-  for (const auto& [rank, session] : worker_sessions_) {
-    if (ToInt(rank) < action.num_ranks) server_->Send(session, message);
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    start->set_rank(rank);
+    server_->Send(worker_sessions_[action.members[rank]], message);
   }
 }
 
@@ -332,10 +340,11 @@ void JobRunner::Do(const CommitStep& action) {
   verify_before_restore_ = false;
   double waited_s = 0, written_s = 0;
   for (const auto& [rank, part] : parts_[action.step]) {
-    Acknowledge(worker_sessions_[rank], part.sequence);
+    Acknowledge(worker_sessions_[part.worker], part.sequence);
     waited_s = std::max(waited_s, part.waited_s);
     written_s = std::max(written_s, part.written_s);
   }
+  last_write_s_ = written_s;
   commit_detail_ = absl::StrCat("training waited ", FormatSeconds(waited_s),
                                 "; written in ", FormatSeconds(written_s));
   parts_.erase(parts_.begin(), parts_.upper_bound(action.step));
@@ -345,6 +354,8 @@ void JobRunner::Do(const CommitStep& action) {
 
 void JobRunner::Do(const Report& action) {
   std::string detail = action.detail;
+  const std::optional<Rank> rank =
+      action.worker.has_value() ? state_->RankOf(*action.worker) : std::nullopt;
   if (action.event == "training") {
     const double now_s = output_->SecondsSinceStart();
     if (!began_training_) {
@@ -352,6 +363,7 @@ void JobRunner::Do(const Report& action) {
     } else if (recovery_began_s_.has_value()) {
       const double seconds = now_s - *recovery_began_s_;
       output_->AddRecovery(seconds);
+      last_recovery_s_ = seconds;
       detail = absl::StrCat("again after ", FormatSeconds(seconds));
       progress_->Line(absl::StrCat("training again from step ", action.step,
                                    ", ", FormatSeconds(seconds),
@@ -362,7 +374,15 @@ void JobRunner::Do(const Report& action) {
     MustSucceed(output_->WriteTime());
   } else if (action.event == "worker_died") {
     progress_->Line(
-        absl::StrCat(state_->NameOf(Rank{action.rank}), " died: ", detail));
+        absl::StrCat(state_->NameOf(*action.worker), " died: ", detail));
+  } else if (action.event == "host_lost") {
+    progress_->Line(absl::StrCat("lost ", detail, "; going on without it"));
+  } else if (action.event == "host_returned") {
+    progress_->Line(absl::StrCat(detail, " is there again"));
+  } else if (action.event == "waiting_for_hosts") {
+    progress_->Line(absl::StrCat(
+        "the other hosts cannot go on, waiting for those that are lost: ",
+        detail));
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
@@ -379,7 +399,7 @@ void JobRunner::Do(const Report& action) {
   output_->Event({.event = action.event,
                   .generation = ToInt(state_->generation()),
                   .step = action.step,
-                  .rank = action.rank,
+                  .rank = rank.has_value() ? ToInt(*rank) : -1,
                   .detail = detail});
 }
 

@@ -48,11 +48,12 @@ class JobRunner {
  private:
   // The process at the other end of a session.
   struct Peer {
-    int32_t agent_idx = -1;              // Set for an agent.
-    std::optional<RankProcess> process;  // Set for a worker.
+    int32_t agent_idx = -1;            // Set for an agent.
+    std::optional<ProcessId> process;  // Set for a worker.
   };
   struct Part {
     std::string entry;
+    WorkerIdx worker;
     uint64_t sequence;  // Acknowledged when committed, not before: a restarted
                         // coordinator needs it again.
     double waited_s;    // As in CheckpointPart.
@@ -79,6 +80,7 @@ class JobRunner {
   // may not take part: it is of an earlier job, its index is none of the job's,
   // all have come, or its host has an agent.
   absl::StatusOr<int32_t> IndexFor(const protocol::AgentHello& hello);
+  bool IsConnected(int32_t agent_idx) const;
   // Why an agent cannot take part, empty if it can: another program, other
   // data. Compares with agent 0, or with the first that has data.
   std::string BuildRefusal(const protocol::AgentHello& hello) const;
@@ -88,19 +90,23 @@ class JobRunner {
   void OnGaveUp(const AgentGaveUp& event);
   void OnAgentMessage(int32_t agent_idx,
                       const protocol::ToCoordinator& message);
-  void OnWorkerMessage(SessionId session, const RankProcess& process,
+  void OnWorkerMessage(SessionId session, const ProcessId& process,
                        const protocol::ToCoordinator& message);
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
   void OnStepDone(Rank rank, int64_t generation,
                   const protocol::StepDone& step);
-  void OnCheckpointPart(Rank rank, const protocol::ToCoordinator& message);
+  void OnCheckpointPart(WorkerIdx worker, Rank rank,
+                        const protocol::ToCoordinator& message);
   void OnProfile(const protocol::ToCoordinator& message);
-  void OnFinished(Rank rank, const protocol::ToCoordinator& message);
+  void OnFinished(WorkerIdx worker, Rank rank,
+                  const protocol::ToCoordinator& message);
   void Acknowledge(SessionId session, uint64_t sequence);
 
   // Events in, actions out.
   void Handle(const JobEvent& event);
   void Do(const MakePlan&);
+  void Do(const WeighGrowth& action);
+  void Do(const LeaveOut& action);
   void Do(const StartWorkerProcess& action);
   void Do(const KillWorkerProcess& action);
   void Do(const RecordGeneration& action);
@@ -115,14 +121,20 @@ class JobRunner {
   struct PlanOutcome {
     absl::Status status;  // NotFound: needs a profile.
     Plan plan;
-    KernelTuning tuning;  // The profile's tuning.
+    HardwareProfile profile;
     ResumeChoice resume;
     std::string machine;
   };
   PlanOutcome MakePlanNow(const JobSpec& job, const DeviceFacts& devices,
                           const std::optional<HardwareProfile>& measured) const;
+  // A plan of a job that has begun, for the hosts that it has now.
+  PlanOutcome PlanAgain(const JobSpec& job, const DeviceFacts& devices) const;
+  JobSpec JobToPlan() const;
   absl::StatusOr<ResumeChoice> ChooseStart() const;
   void OnPlan(const PlanOutcome& outcome);
+  void OnGrowthPlan(Generation generation, const absl::StatusOr<Plan>& plan);
+  // Why hosts that come back cannot be taken in; empty if they can.
+  std::string ReasonNotToGrow() const;
   // Keeps what a measured step of all ranks says of the profile, which learns
   // from it when the job has ended well. Failing that hurts no training.
   void ObserveStep(int64_t generation, int64_t step, const Timeline& timeline,
@@ -145,7 +157,9 @@ class JobRunner {
   void ReportSkipped(const ResumeChoice& choice);
   void ReportMetricsWarnings();
 
-  DeviceFacts Devices() const;
+  // Those of the agents that take part; with `all_ready`, of those too that
+  // might.
+  DeviceFacts Devices(bool all_ready = false) const;
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
   void SendToWorkers(const protocol::FromCoordinator& message);
   std::string CheckpointDirectory() const;
@@ -154,6 +168,8 @@ class JobRunner {
   // Files by which agents find out which folders they share with this host.
   void WriteProbes() const;
   void RemoveProbes() const;
+  // They stay while an agent may come that has not looked.
+  void KeepProbesWhileNeeded() const;
   bool NeedsCheckpoints() const;
   bool AllSeeCheckpoints() const;
   // Fails if workers of some hosts would listen at IPv4 addresses and others at
@@ -177,7 +193,7 @@ class JobRunner {
   bool handling_ = false;
   std::optional<PlanRecord> plan_;
   std::optional<HardwareProfile> measured_profile_;  // By this job's workers.
-  KernelTuning tuning_;  // Tuning of the profile that plan_ was made with.
+  std::optional<HardwareProfile> profile_;  // With which plan_ was made.
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.
@@ -185,7 +201,7 @@ class JobRunner {
   std::map<SessionId, Peer> peers_;
   std::map<int32_t, SessionId> agent_sessions_;
   std::map<int32_t, SessionRoute> agent_routes_;
-  std::map<Rank, SessionId> worker_sessions_;
+  std::map<WorkerIdx, SessionId> worker_sessions_;
   std::map<int32_t, protocol::AgentHello> agents_;  // Those with the job.
   struct Newcomer {
     uint64_t instance;
@@ -207,9 +223,12 @@ class JobRunner {
   std::map<Rank, uint64_t> parameter_hashes_;
 
   std::optional<StepObserver> observer_;  // Since the first measured step.
+  std::optional<Layout> observed_layout_;
 
   bool began_training_ = false;
   std::optional<double> recovery_began_s_;
+  double last_recovery_s_ = 0;
+  double last_write_s_ = 0;             // Of a checkpoint.
   bool verify_before_restore_ = false;  // A checkpoint was found damaged.
   double final_loss_ = 0;
   absl::Time time_written_ = absl::InfinitePast();  // time.json, at a step.

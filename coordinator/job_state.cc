@@ -15,7 +15,7 @@ JobState::JobState(const JobStateOptions& options,
       phase_(ToInt(recovered.generation) > 0 ? Phase::kRejoining
                                              : Phase::kWaitingForAgents),
       generation_(recovered.generation),
-      num_ranks_(recovered.num_ranks),
+      members_(recovered.members),
       committed_step_(recovered.committed_step),
       phase_began_(now),
       last_tick_(now),
@@ -24,6 +24,13 @@ JobState::JobState(const JobStateOptions& options,
   CHECK(options.num_agents > 0);
   const size_t num_known = std::min(agents_.size(), options.hosts.size());
   for (size_t i = 0; i < num_known; ++i) agents_[i].host = options.hosts[i];
+  if (members_.empty()) return;
+  CHECK(recovered.devices_by_agent.size() == agents_.size());
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    agents_[i].num_devices = recovered.devices_by_agent[i];
+    agents_[i].takes_part = i == 0;
+  }
+  for (WorkerIdx worker : members_) agents_[AgentOf(worker)].takes_part = true;
 }
 
 std::vector<JobAction> JobState::Handle(const JobEvent& event, absl::Time now) {
@@ -40,38 +47,83 @@ void JobState::On(const AgentJoined& event) {
   if (event.agent_idx < 0 || event.agent_idx >= options_.num_agents) return;
   Agent& agent = agents_[event.agent_idx];
   const bool first_time = !agent.joined;
-  agent.joined = true;
   if (!event.host.empty()) agent.host = event.host;
+  if (!members_.empty() && event.num_devices != agent.num_devices) {
+    const std::string reason =
+        absl::StrCat(NameOfAgent(event.agent_idx), " has ", event.num_devices,
+                     " devices now and had ", agent.num_devices,
+                     " before; the job goes on without it");
+    if (event.agent_idx == 0) {
+      End(Verdict::kFailed, reason);
+      return;
+    }
+    if (agent.takes_part) Lose(event.agent_idx, reason);
+    actions_.emplace_back(LeaveOut{event.agent_idx, reason});
+    return;
+  }
+  agent.joined = true;
   agent.data_ready = event.data_ready;
   agent.num_devices = event.num_devices;
   agent.heard = now_;
-  agent.live_workers = event.live_workers;
-  if (phase_ == Phase::kWaitingForAgents || phase_ == Phase::kRejoining) {
-    if (AllAgentsReady()) BecomeComplete();
+  agent.disconnected = absl::InfiniteFuture();
+  if (!agent.takes_part) {
+    if (first_time) {
+      actions_.emplace_back(Report{.event = "host_returned",
+                                   .detail = NameOfAgent(event.agent_idx)});
+    }
+    OnReturn(event);
     return;
   }
-  if (first_time) return;
-  // The agent came back after a lost connection. Orders may have been lost with
-  // it: those to kill a process come anew with the next tick, if there is still
-  // cause; and of a process that never started nobody would report the death.
-  for (auto& [rank, worker] : workers_) {
-    if (AgentOf(rank) == event.agent_idx) worker.killed = false;
+  agent.live_workers = event.live_workers;
+  // It may have lost its connection, and orders with it. Those to kill a
+  // process come anew with the next tick, if there is still cause.
+  for (auto& [worker_idx, worker] : workers_) {
+    if (AgentOf(worker_idx) == event.agent_idx) worker.killed = false;
   }
-  for (const auto& [rank, worker] : workers_) {
-    if (AgentOf(rank) != event.agent_idx || !worker.ordered) continue;
-    const RankProcess process = {rank, worker.incarnation};
+  // Nobody would report the death of a process whose order to start was lost,
+  // or that ended with an earlier agent of its host.
+  for (const ProcessId& process : MissingFrom(event)) {
+    On(WorkerDead{process, "not running when its agent came back"});
+    if (phase_ == Phase::kEnded) return;
+  }
+  if ((phase_ == Phase::kWaitingForAgents || phase_ == Phase::kRejoining) &&
+      AllAgentsReady()) {
+    BecomeComplete();
+  }
+}
+
+std::vector<ProcessId> JobState::MissingFrom(const AgentJoined& event) const {
+  std::vector<ProcessId> missing;
+  // Before there is a plan, agents that have not come hide whose worker it is.
+  const bool waits =
+      phase_ == Phase::kWaitingForAgents || phase_ == Phase::kRejoining;
+  if (waits && members_.empty()) return missing;
+  for (const auto& [worker_idx, worker] : workers_) {
+    if (AgentOf(worker_idx) != event.agent_idx || !worker.ordered) continue;
+    const ProcessId process = {worker_idx, worker.incarnation};
     if (std::find(event.live_workers.begin(), event.live_workers.end(),
                   process) == event.live_workers.end()) {
-      On(WorkerDead{process, "not running when its agent came back"});
-      return;
+      missing.push_back(process);
     }
   }
+  return missing;
+}
+
+void JobState::OnReturn(const AgentJoined& event) {
+  // Others have the ranks of its processes.
+  for (const ProcessId& process : event.live_workers) {
+    actions_.emplace_back(KillWorkerProcess{event.agent_idx, process,
+                                            "the job went on without it"});
+  }
+  weighs_growth_ = false;
+  ConsiderGrowth();
 }
 
 void JobState::On(const AgentDataReady& event) {
   if (event.agent_idx < 0 || event.agent_idx >= options_.num_agents) return;
   agents_[event.agent_idx].data_ready = true;
   agents_[event.agent_idx].heard = now_;
+  if (!agents_[event.agent_idx].takes_part) ConsiderGrowth();
   if ((phase_ == Phase::kWaitingForAgents || phase_ == Phase::kRejoining) &&
       AllAgentsReady()) {
     BecomeComplete();
@@ -83,47 +135,102 @@ void JobState::On(const AgentHeard& event) {
   agents_[event.agent_idx].heard = now_;
 }
 
+void JobState::On(const AgentDisconnected& event) {
+  if (event.agent_idx < 0 || event.agent_idx >= options_.num_agents) return;
+  Agent& agent = agents_[event.agent_idx];
+  if (!agent.takes_part) {
+    agent.joined = agent.data_ready = false;
+  } else if (agent.joined) {
+    agent.disconnected = std::min(agent.disconnected, now_);
+  }
+}
+
 void JobState::On(const AgentGaveUp& event) {
+  const bool is_known =
+      event.agent_idx >= 0 && event.agent_idx < options_.num_agents;
+  if (is_known && !agents_[event.agent_idx].takes_part) {
+    agents_[event.agent_idx].joined = false;
+    agents_[event.agent_idx].data_ready = false;
+    actions_.emplace_back(LeaveOut{event.agent_idx, event.reason});
+    return;
+  }
   End(event.bad_input ? Verdict::kRefused : Verdict::kFailed, event.reason);
 }
 
 bool JobState::AllAgentsReady() const {
   return std::all_of(agents_.begin(), agents_.end(), [](const Agent& agent) {
-    return agent.joined && agent.data_ready;
+    return !agent.takes_part || (agent.joined && agent.data_ready);
   });
 }
 
-void JobState::BecomeComplete() {
-  // After a restart there are processes already; know them again.
+void JobState::AdoptLiveWorkers() {
   for (const Agent& agent : agents_) {
-    for (const RankProcess& process : agent.live_workers) {
-      Worker& worker = workers_[process.rank];
+    for (const ProcessId& process : agent.live_workers) {
+      Worker& worker = workers_[process.worker];
       if (worker.incarnation > process.incarnation) continue;
       worker.incarnation = process.incarnation;
       worker.ordered = true;
       if (!worker.joined) worker.heard = now_;
     }
   }
-  if (phase_ == Phase::kRejoining && num_ranks_ > 0) {
+}
+
+void JobState::BecomeComplete() {
+  // After a restart there are processes already; know them again.
+  AdoptLiveWorkers();
+  if (phase_ == Phase::kRejoining && !members_.empty()) {
     FinishRejoining();
     return;
   }
+  if (stop_requested_ && committed_step_ < 0) {  // There is nothing to keep.
+    End(requeue_ ? Verdict::kRequeued : Verdict::kStopped,
+        "stopped before training");
+    return;
+  }
   phase_ = Phase::kPlanning;
+  plan_is_late_ = false;
   actions_.emplace_back(MakePlan{});
 }
 
-int32_t JobState::AgentOf(Rank rank) const {
-  int32_t first_rank = 0;
+int32_t JobState::AgentOf(WorkerIdx worker) const {
+  int32_t first_worker = 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
-    first_rank += agents_[i].num_devices;
-    if (ToInt(rank) < first_rank) return i;
+    first_worker += agents_[i].num_devices;
+    if (ToInt(worker) < first_worker) return i;
   }
   return -1;
 }
 
-std::string JobState::NameOf(Rank rank) const {
-  const int32_t agent_idx = AgentOf(rank);
-  const std::string name = absl::StrCat("rank ", ToInt(rank));
+std::vector<WorkerIdx> JobState::Workers() const {
+  std::vector<WorkerIdx> workers;
+  int32_t first_worker = 0;
+  for (const Agent& agent : agents_) {
+    for (int32_t i = 0; agent.takes_part && i < agent.num_devices; ++i) {
+      workers.push_back(WorkerIdx{first_worker + i});
+    }
+    first_worker += agent.num_devices;
+  }
+  return workers;
+}
+
+std::vector<int32_t> JobState::DevicesByAgent() const {
+  std::vector<int32_t> devices;
+  for (const Agent& agent : agents_) devices.push_back(agent.num_devices);
+  return devices;
+}
+
+std::optional<Rank> JobState::RankOf(WorkerIdx worker) const {
+  const auto found = std::find(members_.begin(), members_.end(), worker);
+  if (found == members_.end()) return std::nullopt;
+  return Rank{static_cast<int32_t>(found - members_.begin())};
+}
+
+std::string JobState::NameOf(WorkerIdx worker) const {
+  const int32_t agent_idx = AgentOf(worker);
+  const std::optional<Rank> rank = RankOf(worker);
+  const std::string name = rank.has_value()
+                               ? absl::StrCat("rank ", ToInt(*rank))
+                               : absl::StrCat("worker ", ToInt(worker));
   if (agent_idx < 0) return name;
   const std::string& host = agents_[agent_idx].host;
   const bool one_host =
@@ -138,18 +245,26 @@ std::string JobState::NameOfAgent(int32_t agent_idx) const {
                       host.empty() ? "" : absl::StrCat(" (", host, ")"));
 }
 
-int32_t JobState::NumActiveRanks() const {
-  if (purpose_ == Purpose::kTrain) return num_ranks_;
-  int32_t total = 0;
-  for (const Agent& agent : agents_) total += agent.num_devices;
-  return total;
+std::vector<WorkerIdx> JobState::ActiveWorkers() const {
+  return purpose_ == Purpose::kTrain ? members_ : Workers();
+}
+
+bool JobState::IsActive(WorkerIdx worker) const {
+  if (purpose_ == Purpose::kTrain) return RankOf(worker).has_value();
+  const int32_t agent_idx = AgentOf(worker);
+  return agent_idx >= 0 && agents_[agent_idx].takes_part;
 }
 
 // Planning. -------------------------------------------------------------------
 
 void JobState::On(const PlanMade& event) {
   if (phase_ != Phase::kPlanning) return;
-  num_ranks_ = event.num_ranks;
+  if (plan_is_late_) {
+    Regroup();
+    return;
+  }
+  members_ = event.members;
+  refusal_.clear();
   if (options_.profile_only) {
     End(Verdict::kFinished, "the profile is measured");
     return;
@@ -160,13 +275,35 @@ void JobState::On(const PlanMade& event) {
 
 void JobState::On(const PlanNeedsProfile&) {
   if (phase_ != Phase::kPlanning) return;
+  if (plan_is_late_) {
+    Regroup();
+    return;
+  }
   purpose_ = Purpose::kProfile;
   RaiseGeneration();
 }
 
 void JobState::On(const PlanRefused& event) {
   if (phase_ != Phase::kPlanning) return;
-  End(Verdict::kRefused, event.reason);
+  if (plan_is_late_) {
+    Regroup();
+    return;
+  }
+  const bool has_lost =
+      std::any_of(agents_.begin(), agents_.end(),
+                  [](const Agent& agent) { return !agent.takes_part; });
+  if (!has_lost) {
+    End(members_.empty() ? Verdict::kRefused : Verdict::kFailed, event.reason);
+    return;
+  }
+  // The hosts that are left do not suffice, so the job waits for the others.
+  refusal_ = event.reason;
+  actions_.emplace_back(
+      Report{.event = "waiting_for_hosts", .detail = event.reason});
+  for (Agent& agent : agents_) agent.takes_part = true;
+  phase_ = Phase::kWaitingForAgents;
+  phase_began_ = now_;
+  if (AllAgentsReady()) BecomeComplete();
 }
 
 void JobState::On(const ProfileMade& event) {
@@ -175,9 +312,53 @@ void JobState::On(const ProfileMade& event) {
   actions_.emplace_back(MakePlan{});
 }
 
+void JobState::Regroup() {
+  for (int32_t i = 1; i < options_.num_agents; ++i) {
+    if (agents_[i].takes_part && !IsReady(i)) {
+      actions_.emplace_back(
+          Report{.event = "host_lost",
+                 .detail = absl::StrCat(NameOfAgent(i), " is not there")});
+      Forget(i);
+    }
+    agents_[i].takes_part = IsReady(i);
+  }
+  EndGeneration();
+  purpose_ = Purpose::kTrain;
+  phase_ = Phase::kPlanning;
+  plan_is_late_ = false;
+  actions_.emplace_back(MakePlan{});
+}
+
+void JobState::ConsiderGrowth() {
+  if (phase_ != Phase::kTraining || weighs_growth_ || stop_requested_ ||
+      static_cast<int32_t>(running_.size()) != NumMembers()) {
+    return;
+  }
+  for (int32_t i = 1; i < options_.num_agents; ++i) {
+    if (agents_[i].takes_part || !IsReady(i)) continue;
+    weighs_growth_ = true;
+    actions_.emplace_back(WeighGrowth{generation_});
+    return;
+  }
+}
+
+void JobState::On(const GrowthWeighed& event) {
+  if (event.generation != generation_ || phase_ != Phase::kTraining ||
+      !event.is_worthwhile || stop_requested_) {
+    return;
+  }
+  actions_.emplace_back(Report{.event = "taking_in_hosts"});
+  actions_.emplace_back(TellWorkersToStop{});
+}
+
 // Generations. ----------------------------------------------------------------
 
 void JobState::RaiseGeneration() {
+  EndGeneration();
+  StartMissing();
+}
+
+void JobState::EndGeneration() {
   generation_ = Generation{ToInt(generation_) + 1};
   phase_ = Phase::kStarting;
   phase_began_ = now_;
@@ -189,13 +370,13 @@ void JobState::RaiseGeneration() {
   done_steps_ = -1;
   done_stopped_ = false;
   done_saved_ = false;
+  weighs_growth_ = false;
   actions_.emplace_back(RecordGeneration{generation_});
   TellToClear();
-  StartMissing();
 }
 
 void JobState::TellToClear() {
-  for (auto& [rank, worker] : workers_) {
+  for (auto& [worker_idx, worker] : workers_) {
     if (!worker.joined) continue;
     worker.told_to_clear = std::min(worker.told_to_clear, now_);
   }
@@ -203,28 +384,29 @@ void JobState::TellToClear() {
 }
 
 void JobState::StartMissing() {
-  for (int32_t i = 0; i < NumActiveRanks(); ++i) {
-    Worker& worker = workers_[Rank{i}];
+  for (WorkerIdx worker_idx : ActiveWorkers()) {
+    Worker& worker = workers_[worker_idx];
     if (worker.ordered) continue;
     worker = {.incarnation = static_cast<int32_t>(ToInt(generation_)),
               .ordered = true,
               .heard = now_};
-    actions_.emplace_back(
-        StartWorkerProcess{AgentOf(Rank{i}), {Rank{i}, worker.incarnation}});
+    actions_.emplace_back(StartWorkerProcess{AgentOf(worker_idx),
+                                             {worker_idx, worker.incarnation}});
   }
 }
 
 void JobState::BeginIfAllCleared() {
   if (phase_ != Phase::kStarting) return;
-  for (int32_t i = 0; i < NumActiveRanks(); ++i) {
-    const Worker& worker = workers_[Rank{i}];
+  const std::vector<WorkerIdx> active = ActiveWorkers();
+  for (WorkerIdx worker_idx : active) {
+    const Worker& worker = workers_[worker_idx];
     if (!worker.joined || worker.killed || worker.cleared_for != generation_) {
       return;
     }
   }
-  for (int32_t i = 0; i < NumActiveRanks(); ++i) {
-    workers_[Rank{i}].given = generation_;
-    workers_[Rank{i}].phase = WorkerPhase::kStarting;
+  for (WorkerIdx worker_idx : active) {
+    workers_[worker_idx].given = generation_;
+    workers_[worker_idx].phase = WorkerPhase::kStarting;
   }
   phase_ = purpose_ == Purpose::kProfile ? Phase::kProfiling : Phase::kTraining;
   phase_began_ = now_;
@@ -232,32 +414,36 @@ void JobState::BeginIfAllCleared() {
       .event = "generation_started",
       .step = committed_step_,
       .detail = purpose_ == Purpose::kProfile ? "measures a profile" : ""});
-  actions_.emplace_back(BeginGeneration{generation_, purpose_, NumActiveRanks(),
-                                        committed_step_});
+  actions_.emplace_back(
+      BeginGeneration{generation_, purpose_, active, committed_step_});
   if (stop_requested_) actions_.emplace_back(TellWorkersToStop{});
 }
 
+bool JobState::MayRestart(const std::string& cause) {
+  if (++restarts_ <= options_.max_restarts) return true;
+  End(Verdict::kFailed,
+      absl::StrCat("more than fault.max_restarts = ", options_.max_restarts,
+                   " restarts without a checkpoint in between; the last "
+                   "cause: ",
+                   cause));
+  return false;
+}
+
 void JobState::Recover(const std::string& cause) {
-  if (++restarts_ > options_.max_restarts) {
-    End(Verdict::kFailed,
-        absl::StrCat("more than fault.max_restarts = ", options_.max_restarts,
-                     " restarts; the last cause: ", cause));
-    return;
-  }
-  RaiseGeneration();
+  if (MayRestart(cause)) RaiseGeneration();
 }
 
 void JobState::FinishRejoining() {
-  for (int32_t i = 0; i < num_ranks_; ++i) {
-    if (!workers_[Rank{i}].ordered) {
-      Recover(absl::StrCat(NameOf(Rank{i}),
+  for (WorkerIdx worker_idx : members_) {
+    if (!workers_[worker_idx].ordered) {
+      Recover(absl::StrCat(NameOf(worker_idx),
                            " was gone when the coordinator came back"));
       return;
     }
   }
   bool all_running = true;
-  for (int32_t i = 0; i < num_ranks_; ++i) {
-    const Worker& worker = workers_[Rank{i}];
+  for (WorkerIdx worker_idx : members_) {
+    const Worker& worker = workers_[worker_idx];
     if (!worker.joined) return;  // Wait; silence is noticed by the clock.
     all_running = all_running && worker.given == generation_ &&
                   worker.phase == WorkerPhase::kRunning;
@@ -267,11 +453,12 @@ void JobState::FinishRejoining() {
     return;
   }
   phase_ = Phase::kTraining;
-  for (int32_t i = 0; i < num_ranks_; ++i) running_.insert(Rank{i});
+  running_.insert(members_.begin(), members_.end());
   actions_.emplace_back(
       Report{.event = "training",
              .detail = "went on while the coordinator was restarted"});
   if (stop_requested_) actions_.emplace_back(TellWorkersToStop{});
+  ConsiderGrowth();
   FinishIfDone();
 }
 

@@ -10,13 +10,19 @@
 //
 // A death or failure raises the generation: every worker stops, reports ready,
 // and all start again from the last committed checkpoint. Messages of an older
-// generation, or of an earlier process of a rank, are ignored.
+// generation, or of an earlier process of a worker, are ignored.
+//
+// A host that is lost while the job has a plan is left out: the others plan
+// anew for the devices that remain and go on. A host that comes back is taken
+// in again once that pays: training stops with a checkpoint, all plan, and go
+// on from there. Agent 0 is the exception; without it there is no coordinator.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
@@ -30,12 +36,12 @@ namespace millrace {
 
 // Events. ---------------------------------------------------------------------
 
-struct RankProcess {
-  Rank rank;
+struct ProcessId {
+  WorkerIdx worker;
   // The generation that the process was started for: a later process of the
-  // rank has a higher one, also across restarts of the coordinator.
+  // worker has a higher one, also across restarts of the coordinator.
   int32_t incarnation;
-  friend auto operator<=>(const RankProcess&, const RankProcess&) = default;
+  friend auto operator<=>(const ProcessId&, const ProcessId&) = default;
 };
 
 struct AgentJoined {  // Also after a reconnection.
@@ -43,12 +49,15 @@ struct AgentJoined {  // Also after a reconnection.
   std::string host;
   int32_t num_devices;
   bool data_ready;
-  std::vector<RankProcess> live_workers;
+  std::vector<ProcessId> live_workers;
 };
 struct AgentDataReady {
   int32_t agent_idx;
 };
 struct AgentHeard {
+  int32_t agent_idx;
+};
+struct AgentDisconnected {  // It may come back.
   int32_t agent_idx;
 };
 struct AgentGaveUp {
@@ -57,7 +66,7 @@ struct AgentGaveUp {
   bool bad_input;
 };
 struct PlanMade {
-  int32_t num_ranks;
+  std::vector<WorkerIdx> members;  // By rank.
 };
 struct PlanNeedsProfile {};
 struct PlanRefused {
@@ -66,38 +75,43 @@ struct PlanRefused {
 struct ProfileMade {
   Generation generation;
 };
+// Answers WeighGrowth.
+struct GrowthWeighed {
+  Generation generation;
+  bool is_worthwhile;
+};
 enum class WorkerPhase { kIdle, kStarting, kRunning };
 struct WorkerJoined {  // Also after a reconnection.
-  RankProcess process;
+  ProcessId process;
   Generation generation;  // The last it was given.
   WorkerPhase phase;
 };
 struct WorkerHeard {
-  RankProcess process;
+  ProcessId process;
 };
 struct WorkerCleared {  // Holds nothing of an older generation any more.
-  RankProcess process;
+  ProcessId process;
   Generation generation;
 };
 struct WorkerDead {
-  RankProcess process;
+  ProcessId process;
   std::string detail;
 };
 struct WorkerRunning {  // State restored; steps follow.
-  Rank rank;
+  WorkerIdx worker;
   Generation generation;
   int64_t completed_steps;
 };
 struct WorkerFailed {
-  Rank rank;
+  WorkerIdx worker;
   Generation generation;
   absl::Status status;
 };
 struct PartWritten {
-  Rank rank;
+  WorkerIdx worker;
   Generation generation;
   int64_t step;
-  bool ok;
+  std::string error;  // Empty if it was written.
 };
 // Answers to CommitStep.
 struct StepCommitted {
@@ -116,7 +130,7 @@ struct NothingToRestore {
   std::string reason;
 };
 struct WorkerDone {
-  Rank rank;
+  WorkerIdx worker;
   Generation generation;
   int64_t steps;
   bool stopped;
@@ -129,24 +143,36 @@ struct StopRequested {
 struct Tick {};
 
 using JobEvent =
-    std::variant<AgentJoined, AgentDataReady, AgentHeard, AgentGaveUp, PlanMade,
-                 PlanNeedsProfile, PlanRefused, ProfileMade, WorkerJoined,
-                 WorkerHeard, WorkerCleared, WorkerDead, WorkerRunning,
-                 WorkerFailed, PartWritten, StepCommitted, CommitFailed,
-                 RestoredEarlier, NothingToRestore, WorkerDone, StopRequested,
-                 Tick>;
+    std::variant<AgentJoined, AgentDataReady, AgentHeard, AgentDisconnected,
+                 AgentGaveUp, PlanMade, PlanNeedsProfile, PlanRefused,
+                 ProfileMade, GrowthWeighed, WorkerJoined, WorkerHeard,
+                 WorkerCleared, WorkerDead, WorkerRunning, WorkerFailed,
+                 PartWritten, StepCommitted, CommitFailed, RestoredEarlier,
+                 NothingToRestore, WorkerDone, StopRequested, Tick>;
 
 // Actions. --------------------------------------------------------------------
 
-// Answer with PlanMade, PlanNeedsProfile or PlanRefused.
+// For the workers of Workers(). Answer with PlanMade, PlanNeedsProfile or
+// PlanRefused.
 struct MakePlan {};
+// Hosts have come that take no part: would the steps that are left be done
+// sooner with them, the change included? Answer with GrowthWeighed.
+struct WeighGrowth {
+  Generation generation;
+};
+// Ends its connections and those of its workers, so that whoever still lives
+// there reports anew.
+struct LeaveOut {
+  int32_t agent_idx;
+  std::string refusal = "";  // If it cannot take part any more: why.
+};
 struct StartWorkerProcess {
   int32_t agent_idx;
-  RankProcess process;
+  ProcessId process;
 };
 struct KillWorkerProcess {
   int32_t agent_idx;
-  RankProcess process;
+  ProcessId process;
   std::string reason;
 };
 // Must be on disk before the actions behind it are carried out.
@@ -161,8 +187,8 @@ enum class Purpose { kTrain, kProfile };
 struct BeginGeneration {
   Generation generation;
   Purpose purpose;
-  int32_t num_ranks;     // Ranks [0, num_ranks) take part.
-  int64_t restore_step;  // The run's last commit; -1: its beginning.
+  std::vector<WorkerIdx> members;  // By rank.
+  int64_t restore_step;            // The run's last commit; -1: its beginning.
 };
 // All parts of the step are written. Answer with StepCommitted or CommitFailed.
 struct CommitStep {
@@ -172,10 +198,10 @@ struct CommitStep {
 struct TellWorkersToStop {};
 // For the events file and the people who read it; see docs/run_directory.md.
 struct Report {
-  std::string event;
+  std::string event = "";
   int64_t step = -1;
-  int32_t rank = -1;
-  std::string detail;
+  std::optional<WorkerIdx> worker = std::nullopt;
+  std::string detail = "";
 };
 // kStopped: gracefully, by request. kRequeued: likewise, to be started again.
 // kBroken: at once, by request.
@@ -194,7 +220,8 @@ struct EndJob {
   int64_t steps;
 };
 
-using JobAction = std::variant<MakePlan, StartWorkerProcess, KillWorkerProcess,
+using JobAction = std::variant<MakePlan, WeighGrowth, LeaveOut,
+                               StartWorkerProcess, KillWorkerProcess,
                                RecordGeneration, AbortOlder, BeginGeneration,
                                CommitStep, TellWorkersToStop, Report, EndJob>;
 
@@ -211,7 +238,11 @@ struct JobStateOptions {
   absl::Duration join_timeout = absl::Seconds(60);
   // How long they may take to join for the first time, if that is longer.
   absl::Duration first_join_timeout = absl::ZeroDuration();
-  int32_t max_restarts = 100;
+  // A host is lost once its agent has been silent for so long, or has not come
+  // back for so long after its connection ended.
+  absl::Duration host_timeout = absl::Seconds(10);
+  absl::Duration return_timeout = absl::Seconds(2);
+  int32_t max_restarts = 100;  // Without a commit in between.
   // By agent, as far as the launcher says so.
   std::vector<std::string> hosts;
 };
@@ -219,7 +250,9 @@ struct JobStateOptions {
 // The state that a restarted coordinator reads from its log.
 struct RecoveredJob {
   Generation generation{};
-  int32_t num_ranks = 0;        // In the plan; 0: there was none.
+  std::vector<WorkerIdx> members;  // Of the plan, by rank; empty: none yet.
+  // Of all agents, those included that take no part; empty before a plan.
+  std::vector<int32_t> devices_by_agent;
   int64_t committed_step = -1;  // In this run; -1: none.
 };
 
@@ -244,16 +277,34 @@ class JobState {
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
-  std::string NameOf(Rank rank) const;
+  // "worker 3" of a worker without a rank.
+  std::string NameOf(WorkerIdx worker) const;
+  // The rank in the plan; absent of a worker without one.
+  std::optional<Rank> RankOf(WorkerIdx worker) const;
+  const std::vector<WorkerIdx>& members() const { return members_; }
+  // The job waits for this agent, plans with it and ends if it gives up.
+  bool TakesPart(int32_t agent_idx) const {
+    return agents_[agent_idx].takes_part;
+  }
+  // Joined and with its data, whether it takes part or not.
+  bool IsReady(int32_t agent_idx) const {
+    return agents_[agent_idx].joined && agents_[agent_idx].data_ready;
+  }
+  int32_t AgentOf(WorkerIdx worker) const;  // -1: of none.
+  // All workers of the agents that take part.
+  std::vector<WorkerIdx> Workers() const;
+  std::vector<int32_t> DevicesByAgent() const;
 
  private:
   struct Agent {
     std::string host;
+    bool takes_part = true;
     bool joined = false;
     bool data_ready = false;
-    int32_t num_devices = 0;
+    int32_t num_devices = 0;  // Known once it has joined; then it stays.
     absl::Time heard;
-    std::vector<RankProcess> live_workers;  // At its last joining.
+    absl::Time disconnected = absl::InfiniteFuture();  // Never, or not now.
+    std::vector<ProcessId> live_workers;               // At its last joining.
   };
   struct Worker {
     int32_t incarnation = 0;  // The newest process that was ordered.
@@ -273,11 +324,13 @@ class JobState {
   void On(const AgentJoined& event);
   void On(const AgentDataReady& event);
   void On(const AgentHeard& event);
+  void On(const AgentDisconnected& event);
   void On(const AgentGaveUp& event);
   void On(const PlanMade& event);
   void On(const PlanNeedsProfile& event);
   void On(const PlanRefused& event);
   void On(const ProfileMade& event);
+  void On(const GrowthWeighed& event);
   void On(const WorkerJoined& event);
   void On(const WorkerHeard& event);
   void On(const WorkerCleared& event);
@@ -293,26 +346,42 @@ class JobState {
   void On(const StopRequested& event);
   void On(const Tick& event);
 
-  bool AllAgentsReady() const;
-  void BecomeComplete();   // All agents are there and have the data.
+  // Processes of the agent that should run there and do not.
+  std::vector<ProcessId> MissingFrom(const AgentJoined& event) const;
+  void OnReturn(const AgentJoined& event);  // Of one that takes no part.
+  bool AllAgentsReady() const;              // Those that take part.
+  void BecomeComplete();  // All agents are there and have the data.
+  void AdoptLiveWorkers();
   void StartMissing();     // Orders a process for every rank without one.
   void RaiseGeneration();  // After a failure: everyone starts again.
+  void EndGeneration();    // The first half of that: everyone clears.
   void TellToClear();
   void BeginIfAllCleared();
   void FinishRejoining();
   void FinishIfDone();
   void CheckSilence();
+  void CheckAgents();
+  // A reason to leave the agent out of a job that has a plan; empty: none.
+  std::string ReasonToLeaveOut(int32_t agent_idx) const;
+  void Lose(int32_t agent_idx, const std::string& reason);
+  void Forget(int32_t agent_idx);  // It takes no part, nor do its processes.
+  void Regroup();                  // Plans anew for the agents that are ready.
+  void ConsiderGrowth();
   void ReportMissingAgents();
   std::string NameOfAgent(int32_t agent_idx) const;  // "agent 1 of 4 (node2)".
   // Empty if there is none.
   std::string ReasonToKill(const Worker& worker) const;
   void ForgiveOwnStall();
-  void Recover(const std::string& cause);  // Within the budget of restarts.
+  // Within the budget of restarts.
+  void Recover(const std::string& cause);
+  bool MayRestart(const std::string& cause);  // Ends the job if not.
   void End(Verdict verdict, const std::string& reason);
-  int32_t NumActiveRanks() const;
-  int32_t AgentOf(Rank rank) const;
-  // Null unless `process` is the newest of its rank.
-  Worker* Find(const RankProcess& process);
+  int32_t NumMembers() const { return static_cast<int32_t>(members_.size()); }
+  // Those that take part in what the generation is for.
+  std::vector<WorkerIdx> ActiveWorkers() const;
+  bool IsActive(WorkerIdx worker) const;
+  // Null unless `process` is the newest of its worker.
+  Worker* Find(const ProcessId& process);
 
   const JobStateOptions options_;
   absl::Time now_;
@@ -321,7 +390,7 @@ class JobState {
   Phase phase_;
   Purpose purpose_ = Purpose::kTrain;
   Generation generation_;
-  int32_t num_ranks_;  // In the plan.
+  std::vector<WorkerIdx> members_;  // In the plan, by rank; empty: none yet.
   int64_t committed_step_;
   absl::Time phase_began_;
   absl::Time last_tick_;
@@ -330,18 +399,21 @@ class JobState {
   bool stop_requested_ = false;
   bool requeue_ = false;  // Once asked for, it stays.
   std::vector<Agent> agents_;
-  std::map<Rank, Worker> workers_;
+  std::map<WorkerIdx, Worker> workers_;
   std::string last_commit_error_;
+  std::string refusal_;        // Why the hosts that are left cannot go on.
+  bool plan_is_late_ = false;  // A host was lost since it was asked for.
 
   // The fields below belong to the current generation.
-  std::set<Rank> running_;
-  std::map<int64_t, std::set<Rank>> parts_;  // Written, by step.
+  std::set<WorkerIdx> running_;
+  std::map<int64_t, std::set<WorkerIdx>> parts_;  // Written, by step.
   std::set<int64_t> failed_steps_;  // With a part or commit that failed.
   int64_t restored_steps_ = -1;
-  std::set<Rank> done_;
+  std::set<WorkerIdx> done_;
   int64_t done_steps_ = -1;
   bool done_stopped_ = false;
   bool done_saved_ = false;
+  bool weighs_growth_ = false;  // Asked for an answer, or answered.
 };
 
 }  // namespace millrace

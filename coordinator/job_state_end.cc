@@ -10,21 +10,26 @@
 namespace millrace {
 
 void JobState::On(const PartWritten& event) {
-  if (event.generation != generation_ || event.step <= committed_step_) return;
-  if (!event.ok) {
+  if (event.generation != generation_ || event.step <= committed_step_ ||
+      !IsActive(event.worker)) {
+    return;
+  }
+  if (!event.error.empty()) {
     failed_steps_.insert(event.step);
+    last_commit_error_ = absl::StrCat(NameOf(event.worker), ": ", event.error);
     FinishIfDone();
     return;
   }
-  std::set<Rank>& written = parts_[event.step];
-  if (!written.insert(event.rank).second) return;
-  if (static_cast<int32_t>(written.size()) == num_ranks_) {
+  std::set<WorkerIdx>& written = parts_[event.step];
+  if (!written.insert(event.worker).second) return;
+  if (static_cast<int32_t>(written.size()) == NumMembers()) {
     actions_.emplace_back(CommitStep{generation_, event.step});
   }
 }
 
 void JobState::On(const StepCommitted& event) {
   committed_step_ = std::max(committed_step_, event.step);
+  restarts_ = 0;
   std::erase_if(parts_, [&](const auto& entry) {
     return entry.first <= committed_step_;
   });
@@ -49,8 +54,8 @@ void JobState::On(const NothingToRestore& event) {
 }
 
 void JobState::On(const WorkerDone& event) {
-  if (event.generation != generation_) return;
-  done_.insert(event.rank);
+  if (event.generation != generation_ || !IsActive(event.worker)) return;
+  done_.insert(event.worker);
   done_steps_ = event.steps;
   done_stopped_ = event.stopped;
   done_saved_ = event.saved;
@@ -59,14 +64,23 @@ void JobState::On(const WorkerDone& event) {
 
 void JobState::FinishIfDone() {
   if (phase_ != Phase::kTraining ||
-      static_cast<int32_t>(done_.size()) != num_ranks_) {
+      static_cast<int32_t>(done_.size()) != NumMembers()) {
+    return;
+  }
+  // Stopped so that all can plan anew, perhaps by an earlier coordinator.
+  if (done_stopped_ && !stop_requested_) {
+    const bool awaits_commit = done_saved_ && committed_step_ < done_steps_ &&
+                               restored_steps_ != done_steps_ &&
+                               !failed_steps_.contains(done_steps_);
+    if (!awaits_commit) Regroup();
     return;
   }
   if (failed_steps_.contains(done_steps_)) {
     End(Verdict::kFailed,
-        absl::StrCat("all steps are done, but the last checkpoint could not "
-                     "be written: ",
-                     last_commit_error_));
+        absl::StrCat(
+            done_stopped_ ? "stopped by request" : "all steps are done",
+            ", but the last checkpoint could not be written: ",
+            last_commit_error_));
     return;
   }
   // A state that was restored and not trained further needs no new checkpoint.
@@ -103,6 +117,7 @@ void JobState::On(const StopRequested& event) {
     case Phase::kRejoining:
       break;
     case Phase::kStarting:
+    case Phase::kPlanning:
       // Before the first step there is nothing to keep.
       if (purpose_ == Purpose::kTrain && committed_step_ >= 0) break;
       End(before_training, "stopped before training");
@@ -111,7 +126,11 @@ void JobState::On(const StopRequested& event) {
       actions_.emplace_back(TellWorkersToStop{});
       break;
     default:
-      End(before_training, "stopped before training");
+      End(before_training,
+          refusal_.empty() ? "stopped before training"
+                           : absl::StrCat("stopped while it waited for hosts, "
+                                          "without which it cannot go on: ",
+                                          refusal_));
   }
 }
 

@@ -16,8 +16,8 @@ constexpr absl::Duration kMissingReportInterval = absl::Seconds(10);
 
 }  // namespace
 
-JobState::Worker* JobState::Find(const RankProcess& process) {
-  const auto found = workers_.find(process.rank);
+JobState::Worker* JobState::Find(const ProcessId& process) {
+  const auto found = workers_.find(process.worker);
   if (found == workers_.end() || !found->second.ordered ||
       found->second.incarnation != process.incarnation) {
     return nullptr;
@@ -30,15 +30,15 @@ void JobState::On(const WorkerJoined& event) {
   if (worker == nullptr) {
     if (phase_ == Phase::kRejoining || phase_ == Phase::kWaitingForAgents) {
       // It is back before its agent; take its word until the agent's list.
-      Worker& known = workers_[event.process.rank];
+      Worker& known = workers_[event.process.worker];
       if (known.incarnation > event.process.incarnation) return;
       known.incarnation = event.process.incarnation;
       known.ordered = true;
       worker = &known;
     } else {
-      actions_.emplace_back(KillWorkerProcess{AgentOf(event.process.rank),
+      actions_.emplace_back(KillWorkerProcess{AgentOf(event.process.worker),
                                               event.process,
-                                              "a later process has its rank"});
+                                              "a later process has its place"});
       return;
     }
   }
@@ -61,10 +61,10 @@ void JobState::On(const WorkerJoined& event) {
       break;
     case Phase::kProfiling:
     case Phase::kTraining:
-      if (ToInt(event.process.rank) >= NumActiveRanks()) break;
+      if (!IsActive(event.process.worker)) break;
       if (event.generation != generation_ ||
           event.phase == WorkerPhase::kIdle) {
-        Recover(absl::StrCat(NameOf(event.process.rank),
+        Recover(absl::StrCat(NameOf(event.process.worker),
                              " lost its connection and its orders"));
       } else if (stop_requested_) {
         actions_.emplace_back(TellWorkersToStop{});
@@ -95,21 +95,27 @@ void JobState::On(const WorkerCleared& event) {
 }
 
 void JobState::On(const WorkerDead& event) {
-  Worker* worker = Find(event.process);
-  if (worker == nullptr) return;
-  const int32_t rank = ToInt(event.process.rank);
-  worker->ordered = false;
-  worker->joined = false;
-  actions_.emplace_back(
-      Report{.event = "worker_died", .rank = rank, .detail = event.detail});
   // Agents list the living; the dead must not rise again from an older list.
   for (Agent& agent : agents_) std::erase(agent.live_workers, event.process);
+  Worker* worker = Find(event.process);
+  if (worker == nullptr) return;
+  // Deaths that follow from one that has raised the generation do not count.
+  const bool counts =
+      phase_ != Phase::kStarting || worker->given == Generation{};
+  worker->ordered = false;
+  worker->joined = false;
+  actions_.emplace_back(Report{.event = "worker_died",
+                               .worker = event.process.worker,
+                               .detail = event.detail});
   switch (phase_) {
     case Phase::kStarting:
     case Phase::kProfiling:
     case Phase::kTraining:
-      if (rank < NumActiveRanks()) {
-        Recover(absl::StrCat(NameOf(event.process.rank), ": ", event.detail));
+      if (!IsActive(event.process.worker)) break;
+      if (counts) {
+        Recover(absl::StrCat(NameOf(event.process.worker), ": ", event.detail));
+      } else {
+        RaiseGeneration();
       }
       break;
     case Phase::kRejoining:
@@ -121,13 +127,17 @@ void JobState::On(const WorkerDead& event) {
 }
 
 void JobState::On(const WorkerRunning& event) {
-  if (event.generation != generation_ || phase_ != Phase::kTraining) return;
-  workers_[event.rank].phase = WorkerPhase::kRunning;
+  if (event.generation != generation_ || phase_ != Phase::kTraining ||
+      !IsActive(event.worker)) {
+    return;
+  }
+  workers_[event.worker].phase = WorkerPhase::kRunning;
   restored_steps_ = event.completed_steps;
-  if (!running_.insert(event.rank).second) return;
-  if (static_cast<int32_t>(running_.size()) == num_ranks_) {
+  if (!running_.insert(event.worker).second) return;
+  if (static_cast<int32_t>(running_.size()) == NumMembers()) {
     actions_.emplace_back(
         Report{.event = "training", .step = event.completed_steps});
+    ConsiderGrowth();
   }
 }
 
@@ -152,7 +162,7 @@ void JobState::On(const WorkerFailed& event) {
     return;
   }
   const std::string cause =
-      absl::StrCat(NameOf(event.rank), ": ", event.status.message());
+      absl::StrCat(NameOf(event.worker), ": ", event.status.message());
   if (IsHopeless(event.status)) {
     End(Verdict::kFailed, cause);
   } else {
@@ -174,8 +184,11 @@ void JobState::ForgiveOwnStall() {
   // others sent meanwhile may not have been handled yet.
   const absl::Duration gap = now_ - last_tick_;
   if (gap < options_.heartbeat_timeout / 2) return;
-  for (Agent& agent : agents_) agent.heard = now_;
-  for (auto& [rank, worker] : workers_) {
+  for (Agent& agent : agents_) {
+    agent.heard = now_;
+    if (agent.disconnected <= now_) agent.disconnected = now_;
+  }
+  for (auto& [worker_idx, worker] : workers_) {
     worker.heard = now_;
     if (worker.told_to_clear <= now_) worker.told_to_clear = now_;
   }
@@ -188,22 +201,85 @@ void JobState::ReportMissingAgents() {
   last_missing_report_ = now_;
   std::vector<std::string> missing;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
-    if (!agents_[i].joined) missing.push_back(NameOfAgent(i));
+    if (!agents_[i].joined && agents_[i].takes_part)
+      missing.push_back(NameOfAgent(i));
   }
   if (missing.empty()) return;
   actions_.emplace_back(Report{.event = "agents_missing",
                                .detail = absl::StrJoin(missing, ", ")});
 }
 
-void JobState::CheckSilence() {
+std::string JobState::ReasonToLeaveOut(int32_t agent_idx) const {
+  const Agent& agent = agents_[agent_idx];
+  if (!agent.joined) {
+    if (now_ - phase_began_ <= options_.join_timeout) return "";
+    return absl::StrCat("has not come back within ",
+                        absl::FormatDuration(options_.join_timeout));
+  }
+  if (now_ - agent.heard > options_.host_timeout) {
+    return absl::StrCat("has been silent for ",
+                        absl::FormatDuration(options_.host_timeout));
+  }
+  if (now_ - agent.disconnected > options_.return_timeout) {
+    return absl::StrCat("has lost its connection and not come back within ",
+                        absl::FormatDuration(options_.return_timeout));
+  }
+  return "";
+}
+
+void JobState::Forget(int32_t agent_idx) {
+  Agent& agent = agents_[agent_idx];
+  agent.takes_part = agent.joined = agent.data_ready = false;
+  agent.live_workers.clear();
+  agent.disconnected = absl::InfiniteFuture();
+  for (auto& [worker_idx, worker] : workers_) {
+    if (AgentOf(worker_idx) != agent_idx) continue;
+    worker.ordered = worker.joined = worker.killed = false;
+    worker.told_to_clear = absl::InfiniteFuture();
+  }
+}
+
+void JobState::Lose(int32_t agent_idx, const std::string& reason) {
+  const bool has_member = std::any_of(
+      members_.begin(), members_.end(),
+      [&](WorkerIdx worker) { return AgentOf(worker) == agent_idx; });
+  Forget(agent_idx);
+  const std::string cause = absl::StrCat(NameOfAgent(agent_idx), " ", reason);
+  actions_.emplace_back(Report{.event = "host_lost", .detail = cause});
+  actions_.emplace_back(LeaveOut{agent_idx});
+  if (phase_ == Phase::kPlanning) {
+    plan_is_late_ = true;
+    return;
+  }
+  if (!has_member || !MayRestart(cause)) return;
+  AdoptLiveWorkers();
+  Regroup();
+}
+
+void JobState::CheckAgents() {
+  // Before there is a plan, all agents that were started are wanted.
+  const bool may_lose = !members_.empty() && purpose_ == Purpose::kTrain &&
+                        phase_ != Phase::kWaitingForAgents;
   // Agents of a job that has a generation are there already: they come back to
   // a restarted coordinator by themselves, or never.
   const absl::Duration time_to_join =
-      phase_ == Phase::kWaitingForAgents
+      phase_ == Phase::kWaitingForAgents && members_.empty()
           ? std::max(options_.join_timeout, options_.first_join_timeout)
           : options_.join_timeout;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
-    const Agent& agent = agents_[i];
+    Agent& agent = agents_[i];
+    if (!agent.takes_part) {
+      if (agent.joined && now_ - agent.heard > options_.host_timeout) {
+        agent.joined = agent.data_ready = false;
+      }
+      continue;
+    }
+    if (i > 0 && may_lose) {
+      const std::string reason = ReasonToLeaveOut(i);
+      if (!reason.empty()) Lose(i, reason);
+      if (phase_ == Phase::kEnded) return;
+      continue;
+    }
     const absl::Time since = agent.joined ? agent.heard : phase_began_;
     const absl::Duration timeout =
         agent.joined ? options_.join_timeout : time_to_join;
@@ -214,16 +290,27 @@ void JobState::CheckSilence() {
             ? absl::StrCat(NameOfAgent(i), " has been silent for ", limit)
             : absl::StrCat(NameOfAgent(i), " has not joined within ", limit,
                            "; see what it says itself, and whether its host "
-                           "reaches this one"));
+                           "reaches this one",
+                           refusal_.empty()
+                               ? ""
+                               : absl::StrCat(". The other hosts cannot go "
+                                              "on without it: ",
+                                              refusal_)));
     return;
   }
-  for (auto& [rank, worker] : workers_) {
+}
+
+void JobState::CheckSilence() {
+  CheckAgents();
+  if (phase_ == Phase::kEnded) return;
+  for (auto& [worker_idx, worker] : workers_) {
     if (!worker.ordered || worker.killed) continue;
     std::string reason = ReasonToKill(worker);
     if (reason.empty()) continue;
     worker.killed = true;
-    actions_.emplace_back(KillWorkerProcess{
-        AgentOf(rank), {rank, worker.incarnation}, std::move(reason)});
+    actions_.emplace_back(KillWorkerProcess{AgentOf(worker_idx),
+                                            {worker_idx, worker.incarnation},
+                                            std::move(reason)});
   }
 }
 

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "planner/cost/op_cost.h"
 #include "planner/explain/explain_json.h"
+#include "planner/fleet/plan_templates.h"
 #include "planner/job/executable.h"
 #include "planner/learn/profile_request.h"
 #include "planner/lower/lower.h"
@@ -83,6 +84,7 @@ absl::Status CheckRunnable(const JobSpec& job, const DeviceFacts& devices) {
     RETURN_IF_ERROR(CheckOneGpuKind(devices.machines));
   }
   RETURN_IF_ERROR(CheckExecutable(job));
+  if (devices.may_leave_idle) return absl::OkStatus();
   const absl::Status layouts = CheckLayouts(job, devices.num_devices);
   return absl::IsNotFound(layouts)
              ? absl::InvalidArgumentError(layouts.message())
@@ -186,11 +188,15 @@ absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
   // A device's memory is what there is now, not what the profile's machine had.
   const int64_t memory_bytes =
       job.resources.memory_per_device_bytes.value_or(devices.memory_bytes);
+  const SearchInput input = {.job = job,
+                             .num_devices = devices.num_devices,
+                             .device_memory_bytes = memory_bytes};
   Plan plan;
-  ASSIGN_OR_RETURN(plan, FindPlan({.job = job,
-                                   .num_devices = devices.num_devices,
-                                   .device_memory_bytes = memory_bytes},
-                                  *cost));
+  if (devices.may_leave_idle) {
+    // The profile is of the whole job, of which fewer devices are a part.
+    return Replan(input, /*num_lost_devices=*/0, *cost);
+  }
+  ASSIGN_OR_RETURN(plan, FindPlan(input, *cost));
   const ProfileIdentity identity = IdentityOf(job, devices);
   for (std::string& warning : job.resources.uses_cuda()
                                   ? GpuProfileWarnings(profile, identity)
@@ -227,6 +233,8 @@ std::string PlanRecordToJson(const PlanRecord& record) {
                       stage.weight_gradient_bytes, stage.memory_bytes});
   }
   const CopyEngineUse& use = layout.copy_engines;
+  Json members = Json::array();
+  for (WorkerIdx worker : record.members) members.push_back(ToInt(worker));
   Json sizes;
   for (const LayoutSize& row : LayoutSizes()) {
     sizes[row.name] = layout.*row.size;
@@ -250,7 +258,9 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"memory_bytes", record.memory_bytes},
            {"program_hashes", record.program_hashes},
            {"ranks_per_host", record.ranks_per_host},
-           {"resume_path", record.resume_path}});
+           {"resume_path", record.resume_path},
+           {"members", members},
+           {"devices_by_agent", record.devices_by_agent}});
 }
 
 absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
@@ -308,6 +318,11 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         parsed.at("program_hashes").get<std::vector<uint64_t>>();
     record.ranks_per_host = parsed.at("ranks_per_host");
     record.resume_path = parsed.at("resume_path");
+    for (const Json& worker : parsed.at("members")) {
+      record.members.push_back(WorkerIdx{worker.get<int32_t>()});
+    }
+    record.devices_by_agent =
+        parsed.at("devices_by_agent").get<std::vector<int32_t>>();
   } catch (const Json::exception& error) {
     return absl::DataLossError(
         absl::StrCat("the plan in the log: ", error.what()));

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/ids.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
@@ -21,6 +22,8 @@ namespace millrace {
 struct DeviceFacts {
   int32_t num_devices = 0;
   int32_t threads_per_device = 0;
+  // Without some of the job's hosts: a plan uses as many devices as it can.
+  bool may_leave_idle = false;
   int32_t ranks_per_host = 1;
   std::string machine;                // Fingerprint of the first agent's.
   std::vector<std::string> machines;  // One for each agent.
@@ -77,6 +80,8 @@ struct PlanRecord {
   std::vector<uint64_t> program_hashes;
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.
+  std::vector<WorkerIdx> members;         // By rank.
+  std::vector<int32_t> devices_by_agent;  // Of all agents.
   friend bool operator==(const PlanRecord&, const PlanRecord&) = default;
 };
 std::string PlanRecordToJson(const PlanRecord& record);

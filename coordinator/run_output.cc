@@ -171,10 +171,10 @@ void RunOutput::AddCheckpoint(Rank rank, double seconds) {
   ranks_[rank].checkpoint_s += seconds;
 }
 
-void RunOutput::AddToLog(Rank rank, const std::string& text) {
+void RunOutput::AddToLog(WorkerIdx worker, const std::string& text) {
   if (text.empty()) return;
   const std::string path =
-      absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, ToInt(rank));
+      absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, ToInt(worker));
   const std::string lines = text + "\n";
   const absl::StatusOr<std::string> end =
       ReadEndOfFile(path, static_cast<int64_t>(lines.size()));

@@ -62,7 +62,7 @@ class RunOutput {
   void AddCheckpoint(Rank rank, double seconds);
   // Appends the end of a log that another host keeps; told twice in a row, it
   // appends it once. Failing that hurts nobody.
-  void AddToLog(Rank rank, const std::string& text);
+  void AddToLog(WorkerIdx worker, const std::string& text);
   // Adds time from the run's start, or from a failure, until the next step.
   void AddStartup(double seconds) { startup_s_ += seconds; }
   void AddRecovery(double seconds) { recovery_s_ += seconds; }
@@ -76,6 +76,7 @@ class RunOutput {
   // warm up caches; 0 before the third.
   double MedianStepTime() const;
   double last_loss() const { return last_loss_; }
+  int64_t last_step() const { return last_step_.second; }  // 0: none.
   // "compute 71 %, bubble 12 %, ...": mean over ranks, parts above 0.5 %.
   std::string TimeInOneLine() const;
 

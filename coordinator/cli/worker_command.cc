@@ -12,7 +12,7 @@ namespace {
 
 struct Arguments {
   WorkerOptions worker;
-  int32_t rank = 0;
+  int32_t worker_idx = 0;
   int64_t heartbeat_ms = 200;
 };
 
@@ -22,7 +22,7 @@ int Run(Arguments arguments) {
   absl::Status status = secret.status();
   if (status.ok()) {
     arguments.worker.secret = *secret;
-    arguments.worker.rank = Rank{arguments.rank};
+    arguments.worker.worker = WorkerIdx{arguments.worker_idx};
     arguments.worker.heartbeat_interval =
         absl::Milliseconds(arguments.heartbeat_ms);
     status = RunWorker(arguments.worker);
@@ -37,11 +37,11 @@ int Run(Arguments arguments) {
 void AddWorkerCommand(CLI::App& app, int* exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
-      app.add_subcommand("worker", "One rank; agents start this");
+      app.add_subcommand("worker", "One device; agents start this");
   WorkerOptions& worker = arguments->worker;
   command->add_option("--coordinator", worker.coordinator_address)->required();
   command->add_option("--run", worker.run)->required();
-  command->add_option("--rank", arguments->rank)
+  command->add_option("--worker", arguments->worker_idx)
       ->required()
       ->check(CLI::NonNegativeNumber);
   command->add_option("--incarnation", worker.incarnation)->required();

@@ -131,7 +131,10 @@ struct FaultSpec {
   int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
   // So is one that was told to end a generation and has not for so long.
   int64_t clear_timeout_ms = 20000;
-  int32_t max_restarts = 100;  // Restarts of workers, over the whole run.
+  int64_t host_timeout_ms = 10000;  // The job goes on without a silent host.
+  // Hosts that come back: "auto" (if it pays), "always" or "never".
+  std::string take_in_hosts = "auto";
+  int32_t max_restarts = 100;  // Without a checkpoint in between.
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

@@ -423,8 +423,18 @@ const JobKey kJobKeys[] = {
             "heartbeats or not. Most are free at once; ends of graphs with "
             "many collectives have taken 10 s.",
      .range = {1, kMaximumInt32}},
+    {KEY(fault.host_timeout_ms),
+     .doc = "A host silent for so many milliseconds is lost: the others go on "
+            "without it from the last checkpoint, by a plan for their devices, "
+            "and take it in again when it comes back (docs/cluster.md).",
+     .range = {1, kMaximumInt32}},
+    {KEY(fault.take_in_hosts),
+     .doc = "Whether a host that comes back is taken in, after a checkpoint: "
+            "auto, if the steps that are left gain more than the change costs.",
+     .choices = "auto|always|never"},
     {KEY(fault.max_restarts),
-     .doc = "Replaced workers after which the run gives up.",
+     .doc = "Failures without a checkpoint in between after which the run "
+            "gives up.",
      .range = {0, kMaximumInt32}},
 
     {KEY(goodput.objective),

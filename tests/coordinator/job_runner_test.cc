@@ -117,8 +117,8 @@ TEST_F(JobRunnerTest, RefusesProcessesOfAnEarlierJob) {
   numbered.mutable_agent()->set_has_job(true);
   EXPECT_THAT(Refusal(numbered), HasSubstr(run_directory_));
   protocol::Hello worker;
-  worker.mutable_worker()->set_rank(1);
-  EXPECT_THAT(Refusal(worker), HasSubstr("the host of rank 1"));
+  worker.mutable_worker()->set_worker(1);
+  EXPECT_THAT(Refusal(worker), HasSubstr("the host of worker 1"));
   // Its place is still free.
   const auto client = Connect(Greeting(-1, "node2", 8));
   EXPECT_EQ(Answer(*client).welcome().agent_idx(), 1);
@@ -139,8 +139,24 @@ TEST_F(JobRunnerTest, GivesEachIndexOnce) {
   EXPECT_THAT(Refusal(Greeting(1, "node3", 9)),
               HasSubstr("host node2 has joined as agent 1, which node3"));
   EXPECT_THAT(Refusal(Greeting(-1, "node3", 9)), HasSubstr("higher --agents"));
+  // While the first is there, its host has no second.
+  const auto again = Connect(Greeting(1, "node2", 7));
+  EXPECT_EQ(Answer(*again).welcome().agent_idx(), 1);
   EXPECT_THAT(Refusal(Greeting(-1, "node2", 9)),
               HasSubstr("host node2 has joined already, as agent 1"));
+}
+
+// Goal: an agent that was started again on its host takes the place of the one
+// before. Method: the second comes when the first is gone.
+TEST_F(JobRunnerTest, TakesAnAgentThatWasStartedAgain) {
+  EXPECT_EQ(Answer(*Connect(Greeting(-1, "node2", 7))).welcome().agent_idx(),
+            1);
+  // The coordinator may hear of the end of a connection a little later.
+  std::string refusal = "not asked";
+  for (int i = 0; i < 100 && !refusal.empty(); ++i) {
+    refusal = Refusal(Greeting(-1, "node2", 9));
+  }
+  EXPECT_EQ(refusal, "");
 }
 
 }  // namespace

@@ -68,12 +68,12 @@ TEST_F(RunOutputTest, AddsTheEndOfALogOnce) {
   for (int i = 0; i < 2; ++i) {
     auto output = RunOutput::Open(folder_, 1.0);
     ASSERT_TRUE(output.ok()) << output.status();
-    (*output)->AddToLog(Rank{3}, "The end:\nkilled");
-    (*output)->AddToLog(Rank{3}, "The end:\nkilled");
-    (*output)->AddToLog(Rank{3}, "");
+    (*output)->AddToLog(WorkerIdx{3}, "The end:\nkilled");
+    (*output)->AddToLog(WorkerIdx{3}, "The end:\nkilled");
+    (*output)->AddToLog(WorkerIdx{3}, "");
   }
   auto output = RunOutput::Open(folder_, 1.0);
-  (*output)->AddToLog(Rank{3}, "The end:\nkilled again");
+  (*output)->AddToLog(WorkerIdx{3}, "The end:\nkilled again");
   EXPECT_EQ(*ReadFile(folder_ + "/logs/worker-0003.log"),
             "The end:\nkilled\nThe end:\nkilled again\n");
 }

@@ -199,7 +199,7 @@ class Run:
             except OSError:
                 continue  # It has ended.
             if int(parent) == self.process.pid and "worker" in words[1:2]:
-                found[int(words[words.index("--rank") + 1])] = int(folder.name)
+                found[int(words[words.index("--worker") + 1])] = int(folder.name)
         return found
 
     def wait_for_step(self, step, seconds=120):

@@ -150,9 +150,13 @@ class Hosts:
     def _Check(command):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
+    def pid_of(self, number):
+        """The process that holds the host's namespaces."""
+        return self._processes[f"node{number}"].pid
+
     def command_on(self, number):
         """The words before a command that is to run on host `number`."""
-        pid = self._processes[f"node{number}"].pid
+        pid = self.pid_of(number)
         return ["nsenter", "-t", str(pid), "--net", "--mount", "--uts", f"--wd={os.getcwd()}"]
 
     def run(self, number, command, **keywords):

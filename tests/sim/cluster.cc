@@ -10,13 +10,17 @@ namespace {
 constexpr double kTimeLimitS = 3600;
 constexpr double kFaultWindowS = 12;  // Kills fall into the first seconds.
 constexpr double kStepS = 0.1;
+constexpr double kTrainingS = 1.5;  // There is a plan by then.
 
 absl::Time Start() { return absl::UnixEpoch(); }
 
 }  // namespace
 
 Cluster::Cluster(const ClusterOptions& options)
-    : options_(options), random_(options.seed), now_(Start()) {
+    : options_(options),
+      random_(options.seed),
+      now_(Start()),
+      hosts_(options.num_agents) {
   has_profile_ = !options.needs_profile;
   At(0, [this] { StartCoordinator(); });
   At(0.2, [this] { Heartbeats(); });
@@ -31,6 +35,12 @@ Cluster::Cluster(const ClusterOptions& options)
   }
   for (int32_t i = 0; i < options.num_coordinator_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
+  }
+  for (int32_t i = 0; i < options.num_host_losses; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { LoseRandomHost(); });
+  }
+  for (int32_t i = 0; i < options.num_host_cuts; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { CutRandomHost(); });
   }
   if (options.stop_after_s >= 0) {
     const StopRequested stop = {.now = false, .requeue = options.requeue};
@@ -75,6 +85,8 @@ void Cluster::StartCoordinator() {
                                        .heartbeat_timeout = absl::Seconds(2),
                                        .clear_timeout = absl::Seconds(3),
                                        .join_timeout = absl::Seconds(20),
+                                       .host_timeout = absl::Seconds(2),
+                                       .return_timeout = absl::Seconds(1),
                                        .max_restarts = options_.max_restarts},
                        log_, now_);
   for (int32_t i = 0; i < options_.num_agents; ++i) {
@@ -112,25 +124,42 @@ void Cluster::Deliver(const JobEvent& event) {
 }
 
 void Cluster::Do(const MakePlan&) {
-  const int32_t num_ranks = options_.num_agents * options_.devices_per_agent;
+  std::vector<WorkerIdx> members = coordinator_->Workers();
+  members.resize(members.size() - members.size() % options_.rank_multiple);
   if (!has_profile_) {
     At(0.01, [this] { Deliver(PlanNeedsProfile{}); });
     return;
   }
-  At(0.3, [this, num_ranks, life = coordinator_life_] {
+  At(0.3, [this, members, life = coordinator_life_] {
     if (life != coordinator_life_) return;
-    log_.num_ranks = num_ranks;
-    Deliver(PlanMade{num_ranks});
+    if (static_cast<int32_t>(members.size()) < options_.least_ranks) {
+      Deliver(PlanRefused{"too few devices"});
+      return;
+    }
+    Deliver(PlanMade{members});
+    // A plan that came too late was not taken.
+    if (coordinator_->members() != members) return;
+    log_.members = members;
+    log_.devices_by_agent = coordinator_->DevicesByAgent();
+  });
+}
+
+void Cluster::Do(const WeighGrowth& action) {
+  At(0.1, [this, action, life = coordinator_life_] {
+    if (life == coordinator_life_) {
+      Deliver(GrowthWeighed{action.generation, true});
+    }
   });
 }
 
 void Cluster::Do(const StartWorkerProcess& action) {
   for (SimulatedWorker& worker : workers_) {
-    if (worker.alive && worker.process.rank == action.process.rank) {
-      Violate(
-          absl::StrCat("two processes of rank ", ToInt(action.process.rank)));
+    if (worker.alive && worker.process.worker == action.process.worker) {
+      Violate(absl::StrCat("two processes of worker ",
+                           ToInt(action.process.worker)));
     }
   }
+  if (!IsReachable(action.agent_idx)) return;
   workers_.push_back(
       {.process = action.process, .agent_idx = action.agent_idx});
   const size_t worker_idx = workers_.size() - 1;
@@ -138,6 +167,7 @@ void Cluster::Do(const StartWorkerProcess& action) {
 }
 
 void Cluster::Do(const KillWorkerProcess& action) {
+  if (!IsReachable(action.agent_idx)) return;
   kill_reasons_.push_back(action.reason);
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].process == action.process) KillWorker(i, "killed on order");
@@ -158,7 +188,10 @@ void Cluster::Do(const AbortOlder& action) {
 
 void Cluster::Clear(size_t worker_idx, Generation generation) {
   SimulatedWorker& worker = workers_[worker_idx];
-  if (!IsResponsive(worker) || generation < worker.seen) return;
+  if (!IsResponsive(worker) || !IsReachable(worker.agent_idx) ||
+      generation < worker.seen) {
+    return;
+  }
   if (worker.given < generation && worker.hangs_when_told) {
     worker.stuck = true;
     ++num_stuck_;
@@ -176,7 +209,8 @@ void Cluster::Clear(size_t worker_idx, Generation generation) {
 void Cluster::Do(const BeginGeneration& action) {
   const int64_t generation = ToInt(action.generation);
   if (action.generation != log_.generation) Violate("began an older one");
-  if (!generation_sizes_.emplace(generation, action.num_ranks).second) {
+  const auto num_ranks = static_cast<int32_t>(action.members.size());
+  if (!generation_sizes_.emplace(generation, num_ranks).second) {
     Violate("one generation began twice");
   }
   if (action.restore_step != log_.committed_step) {
@@ -186,7 +220,13 @@ void Cluster::Do(const BeginGeneration& action) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     At(Random(0.001, 0.05), [this, i, action, profile] {
       SimulatedWorker& worker = workers_[i];
-      if (!IsResponsive(worker) || action.generation < worker.seen) return;
+      const bool is_member =
+          std::find(action.members.begin(), action.members.end(),
+                    worker.process.worker) != action.members.end();
+      if (!is_member || !IsResponsive(worker) ||
+          !IsReachable(worker.agent_idx) || action.generation < worker.seen) {
+        return;
+      }
       worker.seen = worker.given = action.generation;
       worker.phase = WorkerPhase::kStarting;
       worker.failed = worker.done = worker.vote_to_stop = false;
@@ -196,15 +236,14 @@ void Cluster::Do(const BeginGeneration& action) {
         SimulatedWorker& later = workers_[i];
         if (!IsResponsive(later) || later.seen != action.generation) return;
         later.phase = WorkerPhase::kRunning;
-        PostFromWorker(i, WorkerRunning{later.process.rank, action.generation,
+        PostFromWorker(i, WorkerRunning{later.process.worker, action.generation,
                                         later.steps});
       });
     });
   }
   if (profile) {
     At(1.0, [this, action] {
-      if (Members(action.generation).size() ==
-          static_cast<size_t>(action.num_ranks)) {
+      if (Members(action.generation).size() == action.members.size()) {
         has_profile_ = true;
         Deliver(ProfileMade{action.generation});
       } else {
@@ -218,7 +257,8 @@ void Cluster::Do(const BeginGeneration& action) {
 
 void Cluster::Do(const CommitStep& action) {
   const auto& written = parts_[{ToInt(action.generation), action.step}];
-  if (static_cast<int32_t>(written.size()) != log_.num_ranks) {
+  if (static_cast<int32_t>(written.size()) !=
+      generation_sizes_[ToInt(action.generation)]) {
     Violate("committed a checkpoint with parts missing");
   }
   if (action.step <= log_.committed_step ||
@@ -243,6 +283,7 @@ void Cluster::Do(const EndJob& action) { end_ = action; }
 // Agents and workers. ---------------------------------------------------------
 
 void Cluster::JoinAgent(int32_t agent_idx) {
+  if (!IsReachable(agent_idx)) return;
   AgentJoined joined = {.agent_idx = agent_idx,
                         .num_devices = options_.devices_per_agent,
                         .data_ready = true};
@@ -252,20 +293,26 @@ void Cluster::JoinAgent(int32_t agent_idx) {
     }
   }
   Deliver(joined);
-  for (const JobEvent& death : reported_deaths_) Post(death);
+  for (const auto& [of_agent, death] : reported_deaths_) {
+    if (of_agent == agent_idx) Post(death);
+  }
 }
 
 void Cluster::JoinWorker(size_t worker_idx) {
   const SimulatedWorker& worker = workers_[worker_idx];
-  if (!worker.alive || worker.frozen) return;
+  if (!worker.alive || worker.frozen || !IsReachable(worker.agent_idx)) return;
   Deliver(WorkerJoined{worker.process, worker.given, worker.phase});
   for (const JobEvent& event : worker.unacknowledged) Post(event);
 }
 
 void Cluster::Heartbeats() {
-  for (int32_t i = 0; i < options_.num_agents; ++i) Deliver(AgentHeard{i});
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    if (IsReachable(i)) Deliver(AgentHeard{i});
+  }
   for (const SimulatedWorker& worker : workers_) {
-    if (worker.alive && !worker.frozen) Deliver(WorkerHeard{worker.process});
+    if (worker.alive && !worker.frozen && IsReachable(worker.agent_idx)) {
+      Deliver(WorkerHeard{worker.process});
+    }
   }
   Deliver(Tick{});
   At(0.2, [this] { Heartbeats(); });
@@ -273,7 +320,7 @@ void Cluster::Heartbeats() {
 
 void Cluster::PostFromWorker(size_t worker_idx, const JobEvent& event) {
   workers_[worker_idx].unacknowledged.push_back(event);
-  Post(event);
+  if (IsReachable(workers_[worker_idx].agent_idx)) Post(event);
 }
 
 void Cluster::KillWorker(size_t worker_idx, const std::string& detail) {
@@ -281,8 +328,54 @@ void Cluster::KillWorker(size_t worker_idx, const std::string& detail) {
   if (!worker.alive) return;
   worker.alive = false;
   const WorkerDead death = {worker.process, detail};
-  reported_deaths_.push_back(death);
-  Post(death);
+  reported_deaths_.emplace_back(worker.agent_idx, death);
+  if (IsReachable(worker.agent_idx)) Post(death);
+}
+
+int32_t Cluster::num_sizes() const {
+  std::set<int32_t> sizes;
+  for (const auto& [generation, size] : generation_sizes_) sizes.insert(size);
+  return static_cast<int32_t>(sizes.size());
+}
+
+void Cluster::LoseRandomHost() {
+  if (options_.num_agents < 2) return;
+  const auto agent_idx =
+      static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
+  if (!hosts_[agent_idx].alive) return;
+  hosts_[agent_idx] = {.alive = false};
+  for (SimulatedWorker& worker : workers_) {
+    if (worker.agent_idx == agent_idx) worker.alive = false;
+  }
+  Post(AgentDisconnected{agent_idx});
+  ReturnHost(agent_idx);
+}
+
+void Cluster::CutRandomHost() {
+  if (options_.num_agents < 2) return;
+  const auto agent_idx =
+      static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
+  if (!IsReachable(agent_idx)) return;
+  hosts_[agent_idx].cut = true;
+  ReturnHost(agent_idx);
+}
+
+void Cluster::ReturnHost(int32_t agent_idx) {
+  if (Random(0, 1) > options_.return_probability) return;
+  At(Random(0.1, options_.most_absent_s), [this, agent_idx] {
+    const bool was_cut = hosts_[agent_idx].alive;
+    hosts_[agent_idx] = {};
+    // A process on a host that ended has another, and knows nothing.
+    if (!was_cut) {
+      std::erase_if(reported_deaths_, [&](const auto& death) {
+        return death.first == agent_idx;
+      });
+    }
+    JoinAgent(agent_idx);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i].agent_idx == agent_idx) JoinWorker(i);
+    }
+  });
 }
 
 void Cluster::KillRandomWorker() {
@@ -300,7 +393,7 @@ void Cluster::MakeRandomWorkerHang() {
   workers_[random_() % workers_.size()].hangs_when_told = true;
 }
 
-bool Cluster::IsResponsive(const SimulatedWorker& worker) {
+bool Cluster::IsResponsive(const SimulatedWorker& worker) const {
   return worker.alive && !worker.frozen && !worker.stuck;
 }
 
@@ -319,7 +412,7 @@ std::vector<size_t> Cluster::Members(Generation generation) {
 void Cluster::FailGeneration(Generation generation) {
   for (size_t i : Members(generation)) {
     if (std::exchange(workers_[i].failed, true)) continue;
-    PostFromWorker(i, WorkerFailed{workers_[i].process.rank, generation,
+    PostFromWorker(i, WorkerFailed{workers_[i].process.worker, generation,
                                    absl::UnavailableError("a peer is gone")});
   }
 }
@@ -329,6 +422,12 @@ void Cluster::RunStep(Generation generation) {
   const std::vector<size_t> members = Members(generation);
   const bool complete = static_cast<int32_t>(members.size()) ==
                         generation_sizes_[ToInt(generation)];
+  // Nor is a network that is cut, which stops the step as long as it lasts.
+  for (size_t i : members) {
+    if (!complete || IsReachable(workers_[i].agent_idx)) continue;
+    At(kStepS, [this, generation] { RunStep(generation); });
+    return;
+  }
   if (!complete) {
     // A frozen peer is not noticed by the others.
     bool frozen = false;
@@ -360,13 +459,13 @@ void Cluster::RunStep(Generation generation) {
       if (worker.done) continue;
       worker.steps = step;
       if (saves) {
-        parts_[{ToInt(generation), step}].insert(worker.process.rank);
+        parts_[{ToInt(generation), step}].insert(worker.process.worker);
         PostFromWorker(
-            i, PartWritten{worker.process.rank, generation, step, true});
+            i, PartWritten{worker.process.worker, generation, step, ""});
       }
       if (last) {
         worker.done = true;
-        PostFromWorker(i, WorkerDone{worker.process.rank, generation, step,
+        PostFromWorker(i, WorkerDone{worker.process.worker, generation, step,
                                      step < options_.num_steps, saves});
       }
     }

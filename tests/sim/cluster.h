@@ -34,6 +34,15 @@ struct ClusterOptions {
   int32_t num_worker_freezes = 0;  // Alive but silent, until killed.
   int32_t num_worker_hangs = 0;    // Heard of, but never clear, until killed.
   int32_t num_coordinator_kills = 0;  // It comes back from its log.
+  // Hosts but the first that end with all their processes; and hosts whose
+  // network is cut. They come back after up to so many seconds, or never.
+  int32_t num_host_losses = 0;
+  int32_t num_host_cuts = 0;
+  double most_absent_s = 30;
+  double return_probability = 0.7;
+  // A plan uses a multiple of so many devices, and needs so many at least.
+  int32_t rank_multiple = 1;
+  int32_t least_ranks = 1;
   double duplicate_probability = 0.1;
   double stop_after_s = -1;  // A graceful stop is asked for; -1: never.
   bool requeue = false;      // With it: the job is to be started again.
@@ -52,12 +61,17 @@ class Cluster {
   int64_t num_generations() const { return ToInt(log_.generation); }
   int64_t num_commits() const { return static_cast<int64_t>(commits_.size()); }
   int32_t num_stuck() const { return num_stuck_; }
+  // Ranks of the last generation that began.
+  int32_t num_ranks() const {
+    return generation_sizes_.empty() ? 0 : generation_sizes_.rbegin()->second;
+  }
+  int32_t num_sizes() const;  // Different numbers of ranks that trained.
   // Why processes were killed on order.
   const std::vector<std::string>& kill_reasons() const { return kill_reasons_; }
 
  private:
   struct SimulatedWorker {
-    RankProcess process;
+    ProcessId process;
     int32_t agent_idx;
     bool alive = true;
     bool frozen = false;
@@ -86,6 +100,8 @@ class Cluster {
   void Post(const JobEvent& event);
   void Do(const JobAction& action);
   void Do(const MakePlan&);
+  void Do(const WeighGrowth& action);
+  void Do(const LeaveOut&) {}
   void Do(const StartWorkerProcess& action);
   void Do(const KillWorkerProcess& action);
   void Do(const RecordGeneration& action);
@@ -105,11 +121,18 @@ class Cluster {
   void KillRandomWorker();
   void FreezeRandomWorker();
   void MakeRandomWorkerHang();
+  // A host but the first, or none if there is just one.
+  void LoseRandomHost();
+  void CutRandomHost();
+  void ReturnHost(int32_t agent_idx);
+  bool IsReachable(int32_t agent_idx) const {
+    return hosts_[agent_idx].alive && !hosts_[agent_idx].cut;
+  }
   void Clear(size_t worker_idx, Generation generation);
   void RunStep(Generation generation);
   void FailGeneration(Generation generation);
   // Lives, and its main thread does what it is told.
-  static bool IsResponsive(const SimulatedWorker& worker);
+  bool IsResponsive(const SimulatedWorker& worker) const;
   std::vector<size_t> Members(Generation generation);
 
   const ClusterOptions options_;
@@ -125,12 +148,18 @@ class Cluster {
   RecoveredJob log_;  // The durable one.
   bool has_profile_ = false;
   std::vector<SimulatedWorker> workers_;  // All that ever were.
-  // Those that agents reported. Deaths are told again after a coordinator's
-  // restart.
-  std::vector<JobEvent> reported_deaths_;
+  struct Host {
+    bool alive = true;
+    bool cut = false;
+  };
+  std::vector<Host> hosts_;
+  // Those that agents reported, by agent. They are told again when the agent
+  // comes back, or the coordinator.
+  std::vector<std::pair<int32_t, JobEvent>> reported_deaths_;
 
-  std::map<int64_t, int32_t> generation_sizes_;                  // Begun ones.
-  std::map<std::pair<int64_t, int64_t>, std::set<Rank>> parts_;  // On disk.
+  std::map<int64_t, int32_t> generation_sizes_;  // Begun ones.
+  // On disk, by generation and step.
+  std::map<std::pair<int64_t, int64_t>, std::set<WorkerIdx>> parts_;
   std::map<int64_t, Generation> commits_;
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;

@@ -11,10 +11,14 @@
 namespace millrace {
 namespace {
 
-// MILLRACE_SIM_SEED=N replays one seed.
+// MILLRACE_SIM_SEED=N replays one seed. MILLRACE_SIM_TIMES=N tries N times as
+// many.
 std::vector<uint64_t> Seeds(uint64_t count) {
   if (const char* seed = std::getenv("MILLRACE_SIM_SEED")) {
     return {std::strtoull(seed, nullptr, 10)};
+  }
+  if (const char* times = std::getenv("MILLRACE_SIM_TIMES")) {
+    count *= std::strtoull(times, nullptr, 10);
   }
   std::vector<uint64_t> seeds;
   for (uint64_t seed = 1; seed <= count; ++seed) seeds.push_back(seed);
@@ -67,6 +71,77 @@ TEST(JobSimulationTest, SurvivesRandomDeaths) {
     ExpectFinished(options, cluster);
     if (testing::Test::HasFailure()) break;
   }
+}
+
+// Goal: whichever hosts are lost, by death or by a cut network, the job goes on
+// with the others, and takes in those that come back: it ends with all its
+// steps, every commit whole and unique. Method: hosts end or are cut off at
+// random moments, for a second or for ever, while workers and coordinators die.
+TEST(JobSimulationTest, GoesOnWithoutLostHosts) {
+  size_t num_regrouped = 0;
+  size_t num_grown = 0;
+  const std::vector<uint64_t> seeds = Seeds(3000);
+  for (uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 2 + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 1 + static_cast<int32_t>(seed % 2),
+        .num_steps = 200,
+        .num_worker_kills = static_cast<int32_t>(seed % 3),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0),
+        .num_host_losses = static_cast<int32_t>(seed % 4),
+        .num_host_cuts = static_cast<int32_t>(seed % 3),
+        .rank_multiple = seed % 14 == 7 ? 2 : 1};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    num_regrouped += cluster.num_sizes() > 1;
+    num_grown +=
+        cluster.num_sizes() > 1 &&
+        cluster.num_ranks() == options.num_agents * options.devices_per_agent;
+    if (testing::Test::HasFailure()) break;
+  }
+  if (seeds.size() < 100) return;  // A replay.
+  EXPECT_GT(num_regrouped, seeds.size() / 4);
+  EXPECT_GT(num_grown, seeds.size() / 15);
+}
+
+// Goal: hosts that are too few to go on wait for those that are lost, and say
+// so when these do not come. Method: a plan needs all devices; hosts end, and
+// come back within the time to join, or never.
+TEST(JobSimulationTest, WaitsForHostsItCannotDoWithout) {
+  size_t num_failed = 0;
+  const std::vector<uint64_t> seeds = Seeds(500);
+  for (uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {.seed = seed,
+                                    .num_agents = 3,
+                                    .devices_per_agent = 2,
+                                    .num_steps = 200,
+                                    .num_worker_kills = 1,
+                                    .num_host_losses = 1,
+                                    .most_absent_s = 15,
+                                    .return_probability = 0.5,
+                                    .least_ranks = 6};
+    Cluster cluster(options);
+    cluster.Run();
+    EXPECT_TRUE(cluster.violations().empty())
+        << absl::StrJoin(cluster.violations(), "\n");
+    ASSERT_TRUE(cluster.end().has_value());
+    if (cluster.end()->verdict == Verdict::kFailed) {
+      ++num_failed;
+      EXPECT_NE(cluster.end()->reason.find("too few devices"),
+                std::string::npos)
+          << cluster.end()->reason;
+    } else {
+      ExpectFinished(options, cluster);
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+  if (seeds.size() < 100) return;
+  EXPECT_GT(num_failed, seeds.size() / 5);
+  EXPECT_LT(num_failed, seeds.size() * 4 / 5);
 }
 
 // Goal: a worker that hangs while it ends a generation, heartbeats going on, is
@@ -123,33 +198,34 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
     for (const absl::Time until = now + duration; now < until;) {
       now += absl::Milliseconds(200);
       handle(AgentHeard{0});
-      for (const int32_t rank : {0, 1}) {
+      for (const int32_t worker : {0, 1}) {
         for (const int32_t incarnation : {1, 2, 3}) {
-          handle(WorkerHeard{{Rank{rank}, incarnation}});
+          handle(WorkerHeard{{WorkerIdx{worker}, incarnation}});
         }
       }
       handle(Tick{});
     }
   };
   handle(AgentJoined{.agent_idx = 0, .num_devices = 2, .data_ready = true});
-  handle(PlanMade{.num_ranks = 2});
-  for (const int32_t rank : {0, 1}) {
-    handle(WorkerJoined{{Rank{rank}, 1}, Generation{}, WorkerPhase::kIdle});
+  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}});
+  for (const int32_t worker : {0, 1}) {
+    handle(
+        WorkerJoined{{WorkerIdx{worker}, 1}, Generation{}, WorkerPhase::kIdle});
   }
   ASSERT_EQ(state.phase(), JobState::Phase::kTraining);
   wait(2 * limit);  // This is training: no order, no time-out.
-  handle(WorkerDead{{Rank{0}, 1}, "killed"});
+  handle(WorkerDead{{WorkerIdx{0}, 1}, "killed"});
   ASSERT_EQ(state.generation(), Generation{2});
   wait(limit / 2);
-  handle(WorkerJoined{{Rank{0}, 2}, Generation{}, WorkerPhase::kIdle});
-  handle(WorkerDead{{Rank{0}, 2}, "killed again"});
+  handle(WorkerJoined{{WorkerIdx{0}, 2}, Generation{}, WorkerPhase::kIdle});
+  handle(WorkerDead{{WorkerIdx{0}, 2}, "killed again"});
   ASSERT_EQ(state.generation(), Generation{3});
-  handle(WorkerJoined{{Rank{0}, 3}, Generation{}, WorkerPhase::kIdle});
+  handle(WorkerJoined{{WorkerIdx{0}, 3}, Generation{}, WorkerPhase::kIdle});
   wait(limit / 2 - absl::Seconds(1));
   EXPECT_TRUE(kills.empty());
   wait(absl::Seconds(2));
   ASSERT_EQ(kills.size(), 1u);
-  EXPECT_EQ(kills[0].process, (RankProcess{Rank{1}, 1}));
+  EXPECT_EQ(kills[0].process, (ProcessId{WorkerIdx{1}, 1}));
   EXPECT_EQ(kills[0].reason,
             "hangs in ending generation 1, which it was told to 20s ago");
   wait(2 * limit);  // One order is enough; its death is awaited.
@@ -158,7 +234,7 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
   handle(AgentJoined{.agent_idx = 0,
                      .num_devices = 2,
                      .data_ready = true,
-                     .live_workers = {{Rank{0}, 3}, {Rank{1}, 1}}});
+                     .live_workers = {{WorkerIdx{0}, 3}, {WorkerIdx{1}, 1}}});
   wait(absl::Seconds(1));
   ASSERT_EQ(kills.size(), 2u);
   EXPECT_EQ(kills[1].process, kills[0].process);
@@ -185,7 +261,8 @@ TEST(JobStateTest, WaitsLongOnlyForAgentsThatNeverCame) {
     return absl::ToInt64Seconds(now - start);
   };
   EXPECT_EQ(wait({}), 601);
-  EXPECT_EQ(wait({.generation = Generation{1}, .num_ranks = 2}), 61);
+  // With a plan, the job would go on without it.
+  EXPECT_EQ(wait({.generation = Generation{1}}), 61);
 }
 
 // Goal: without a checkpoint at the end a job still ends, after the commit of
@@ -203,7 +280,13 @@ TEST(JobSimulationTest, EndsWithoutCheckpoint) {
     Cluster cluster(options);
     cluster.Run();
     ExpectFinished(options, cluster);
-    EXPECT_EQ(cluster.num_commits(), seed % 2 == 0 ? 5 : 4);
+    // A coordinator that comes back may hear of two at once and commit the
+    // later.
+    const int64_t most_commits = seed % 2 == 0 ? 5 : 4;
+    EXPECT_LE(cluster.num_commits(), most_commits);
+    if (options.num_coordinator_kills == 0) {
+      EXPECT_EQ(cluster.num_commits(), most_commits);
+    }
     if (testing::Test::HasFailure()) break;
   }
 }
@@ -236,7 +319,8 @@ TEST(JobSimulationTest, StopsGracefully) {
 // Goal: a job whose workers die for ever gives up and says why, rather than
 // restarting for ever. Method: more kills than the budget allows.
 TEST(JobSimulationTest, GivesUpBeyondTheBudget) {
-  ClusterOptions options = {.seed = 3, .num_worker_kills = 200};
+  ClusterOptions options = {
+      .seed = 3, .checkpoint_interval = 100000, .num_worker_kills = 200};
   options.num_steps = 10000;
   options.max_restarts = 3;
   Cluster cluster(options);

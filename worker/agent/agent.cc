@@ -119,7 +119,11 @@ class Agent {
       RETURN_IF_ERROR(HandleMessages());
       if (data_.has_value() && data_->TakeResult(&prepared_)) HandleData();
       if (MonotonicNow() > give_up_at_) {
-        return absl::UnavailableError("the coordinator did not answer");
+        return absl::UnavailableError(
+            absl::StrCat("the coordinator did not answer",
+                         coordinator_exit_.empty()
+                             ? ""
+                             : absl::StrCat("; it ", coordinator_exit_)));
       }
     }
     return *exit_code_;
@@ -148,9 +152,9 @@ class Agent {
     agent->set_data_ready(data_facts_.has_value());
     if (data_facts_.has_value()) *agent->mutable_data() = *data_facts_;
     if (stop_.has_value()) *agent->mutable_stop() = *stop_;
-    for (const auto& [rank, worker] : workers_) {
+    for (const auto& [worker_idx, worker] : workers_) {
       protocol::LiveWorker* live = agent->add_workers();
-      live->set_rank(rank);
+      live->set_worker(worker_idx);
       live->set_incarnation(worker.incarnation);
     }
     return hello;
@@ -204,8 +208,8 @@ class Agent {
   }
 
   absl::Status StartWorker(const protocol::StartWorker& order) {
-    const int32_t rank = order.rank();
-    if (const auto found = workers_.find(rank); found != workers_.end()) {
+    const int32_t worker_idx = order.worker();
+    if (const auto found = workers_.find(worker_idx); found != workers_.end()) {
       if (found->second.incarnation >= order.incarnation()) {
         return absl::OkStatus();  // Said twice.
       }
@@ -219,11 +223,12 @@ class Agent {
         const HostAddress address,
         ChooseAddress(job.network, host_job_->addresses, order.host_address()));
     ChildOptions child = {
-        .arguments = {"worker", "--coordinator", client_->address(), "--rank",
-                      absl::StrCat(rank), "--incarnation",
+        .arguments = {"worker", "--coordinator", client_->address(), "--worker",
+                      absl::StrCat(worker_idx), "--incarnation",
                       absl::StrCat(order.incarnation()), "--host-address",
-                      address.address, "--device", absl::StrCat(DeviceOf(rank)),
-                      "--threads", threads, "--heartbeat-ms",
+                      address.address, "--device",
+                      absl::StrCat(DeviceOf(worker_idx)), "--threads", threads,
+                      "--heartbeat-ms",
                       absl::StrCat(job.fault.heartbeat_interval_ms), "--run",
                       host_job_->run},
         // More workers than cores are common on a CPU: waiting threads must
@@ -231,7 +236,7 @@ class Agent {
         .environment = {{kSecretVariable, options_.secret},
                         {"OMP_NUM_THREADS", threads},
                         {"OMP_WAIT_POLICY", "passive"}},
-        .log_path = WorkerLog(rank)};
+        .log_path = WorkerLog(worker_idx)};
     if (job.resources.transport != "nccl" &&
         std::getenv(kConnectionsVariable) == nullptr) {
       child.environment.emplace_back(kConnectionsVariable, "32");
@@ -259,24 +264,24 @@ class Agent {
     ASSIGN_OR_RETURN(pid, StartChild(child));
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      workers_[rank] = {order.incarnation(), pid};
+      workers_[worker_idx] = {order.incarnation(), pid};
     }
-    Log(absl::StrCat("started rank ", rank, ", incarnation ",
+    Log(absl::StrCat("started worker ", worker_idx, ", incarnation ",
                      order.incarnation(), ", process ", pid, ", at ",
                      address.address, ", over ", address.interface));
     return absl::OkStatus();
   }
 
-  std::string WorkerLog(int32_t rank) const {
+  std::string WorkerLog(int32_t worker_idx) const {
     return absl::StrFormat("%s/logs/worker-%04d.log", host_job_->run_directory,
-                           rank);
+                           worker_idx);
   }
 
-  // A rank's processes follow one another on the same device.
-  int32_t DeviceOf(int32_t rank) {
-    const auto next = static_cast<int32_t>(device_by_rank_.size());
+  // A worker's processes follow one another on the same device.
+  int32_t DeviceOf(int32_t worker_idx) {
+    const auto next = static_cast<int32_t>(device_by_worker_.size());
     return host_job_->devices.first_device_idx +
-           device_by_rank_.try_emplace(rank, next).first->second;
+           device_by_worker_.try_emplace(worker_idx, next).first->second;
   }
 
   absl::Status ReapChildren() {
@@ -287,7 +292,7 @@ class Agent {
         continue;
       }
       protocol::ToCoordinator message;
-      message.mutable_worker_died()->set_rank(it->first);
+      message.mutable_worker_died()->set_worker(it->first);
       message.mutable_worker_died()->set_incarnation(it->second.incarnation);
       message.mutable_worker_died()->set_detail(DescribeExit(wait_status));
       if (!host_job_->sees_run_directory) {
@@ -295,7 +300,7 @@ class Agent {
             "The end of ", options_.host, ":", WorkerLog(it->first), ":\n",
             EndOfLog(WorkerLog(it->first))));
       }
-      Log(absl::StrCat("rank ", it->first, " ", DescribeExit(wait_status)));
+      Log(absl::StrCat("worker ", it->first, " ", DescribeExit(wait_status)));
       client_->SendReliably(std::move(message));
       std::lock_guard<std::mutex> lock(mutex_);
       it = workers_.erase(it);
@@ -412,7 +417,7 @@ class Agent {
         return StartWorker(message.start_worker());
       case protocol::FromCoordinator::kKillWorker: {
         const protocol::KillWorker& order = message.kill_worker();
-        const auto found = workers_.find(order.rank());
+        const auto found = workers_.find(order.worker());
         if (found != workers_.end() &&
             found->second.incarnation == order.incarnation()) {
           kill(found->second.pid, SIGKILL);
@@ -509,7 +514,8 @@ class Agent {
         exit_code_ == kDoneExitCode || exit_code_ == kRequeueExitCode;
     const absl::Time deadline =
         MonotonicNow() + (all_well ? kEndLimit : absl::ZeroDuration());
-    for (auto& [rank, worker] : workers_) WaitOrKill(worker.pid, deadline);
+    for (auto& [worker_idx, worker] : workers_)
+      WaitOrKill(worker.pid, deadline);
     client_.reset();
     if (coordinator_pid_ > 0) {
       WaitOrKill(coordinator_pid_, MonotonicNow() + kEndLimit);
@@ -554,7 +560,7 @@ class Agent {
   pid_t coordinator_pid_ = 0;
   std::string coordinator_exit_;
   RestartBudget coordinator_budget_;
-  std::map<int32_t, int32_t> device_by_rank_;  // Among those of this agent.
+  std::map<int32_t, int32_t> device_by_worker_;  // Among those of this agent.
   absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.
@@ -563,7 +569,7 @@ class Agent {
   std::optional<HostJob> host_job_;
   std::optional<protocol::DataFacts> data_facts_;
   std::optional<protocol::StopRequest> stop_;  // Once asked for.
-  std::map<int32_t, Worker> workers_;          // By rank; living ones.
+  std::map<int32_t, Worker> workers_;          // By WorkerIdx; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
 };

@@ -54,12 +54,13 @@ struct Prepared {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != prepared.parent) _exit(1);  // It died before the prctl.
+  // Slurm sends signals to all processes of a step, and a terminal to all of a
+  // job. The agent alone obeys them; it ends its children itself. One that has
+  // come already, and was blocked, is dropped by being ignored.
+  for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Slurm sends signals to all processes of a step, and a terminal to all of a
-  // job. The agent alone obeys them; it ends its children itself.
-  for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
   signal(SIGPIPE, SIG_DFL);
   if (!prepared.keep_stdout) dup2(prepared.log_fd, STDOUT_FILENO);
   dup2(prepared.log_fd, STDERR_FILENO);

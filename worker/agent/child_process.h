@@ -14,7 +14,7 @@
 namespace millrace {
 
 struct ChildOptions {
-  // Arguments of this same program after its name: {"worker", "--rank", "3"}.
+  // Arguments of this same program after its name: {"worker", "--worker", "3"}.
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> environment;  // Added.
   std::string log_path;      // Appended to by standard error and output.

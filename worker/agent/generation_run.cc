@@ -54,7 +54,7 @@ GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
       writer_(writer),
       generation_(generation),
       message_(message),
-      rank_(options.rank),
+      rank_{message.rank()},
       store_(client, generation) {
   thread_ = std::thread([this] { Run(); });
 }
@@ -118,6 +118,8 @@ void GenerationRun::Run() {
     trainer = std::move(trainer_);
   }
   // Here, so that a device that hangs is noticed by who waits for the end.
+  begun_checkpoint_.reset();
+  newest_snapshot_ = nullptr;
   trainer.reset();
   std::lock_guard<std::mutex> lock(mutex_);
   ended_ = true;
@@ -284,6 +286,7 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   const absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot =
       SnapshotOfState(job);
   const bool has_memory = !absl::IsResourceExhausted(snapshot.status());
+  snapshot_refused_ = !has_memory;
   if (has_memory) RETURN_IF_ERROR(snapshot.status());
   const bool holds_up_training = has_memory && (*snapshot)->is_in_place();
   // The object that this is called by may be gone by then.
@@ -322,7 +325,11 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
       .on_written = on_written};
   if (!holds_up_training) return absl::OkStatus();
   RETURN_IF_ERROR(WriteSnapshot());
-  return writer_->WaitUntilIdle(aborted_);
+  // The writer reads the trainer's own memory, so it is waited for even after
+  // Abort(), which ends it soon. A disk that hangs then overruns the time to
+  // tear down, and the process is replaced.
+  static const std::atomic<bool> never = false;
+  return writer_->WaitUntilIdle(never);
 }
 
 absl::StatusOr<uint64_t> GenerationRun::HashOfState() {
@@ -446,7 +453,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     }
     if (result.has_value()) ReportStep(*result, validation);
     if (saves) {
-      RETURN_IF_ERROR(WriteSnapshot());  // The one before, every step's.
+      RETURN_IF_ERROR(
+          WriteSnapshot());  // Of the step before, where every step has one.
       RETURN_IF_ERROR(BeginCheckpoint(job));
       saved_step = step;
     }
@@ -470,7 +478,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     RETURN_IF_ERROR(WriteSnapshot());
   }
   RETURN_IF_ERROR(writer_->WaitUntilIdle(aborted_));
-  if (saves_end) {
+  if (saves_end && !snapshot_refused_) {
     ASSIGN_OR_RETURN(parameter_hash, HashOfState());
   }
   ReportEnd(stopped, parameter_hash);

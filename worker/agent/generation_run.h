@@ -85,10 +85,12 @@ class GenerationRun {
   // it to the writer once the step's result is known.
   absl::Status BeginCheckpoint(const JobSpec& job);
   absl::Status WriteSnapshot();
-  // Where a CPU's host has no memory for a copy, the state itself.
+  // Takes a snapshot of the newest step once the writer is idle. On CPUs, if
+  // the host has no memory for a copy, the snapshot is the state itself.
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> SnapshotOfState(
       const JobSpec& job);
-  // Of the newest step, once its checkpoint is written.
+  // The hash of this rank's parameters after the newest step. Called after its
+  // checkpoint was written.
   absl::StatusOr<uint64_t> HashOfState();
   void ReportEnd(bool stopped, std::optional<uint64_t> parameter_hash);
   protocol::ToCoordinator NewMessage() const;
@@ -108,6 +110,7 @@ class GenerationRun {
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;
+  bool snapshot_refused_ = false;  // The newest, for want of host memory.
   bool stop_ = false;
   double last_loss_ = 0;
   bool shares_processors_ = false;  // With other processes of the host.

@@ -51,7 +51,7 @@ class WorkerProcess {
     std::lock_guard<std::mutex> lock(mutex_);
     protocol::Hello hello;
     protocol::WorkerHello* worker = hello.mutable_worker();
-    worker->set_rank(ToInt(options_.rank));
+    worker->set_worker(ToInt(options_.worker));
     worker->set_incarnation(options_.incarnation);
     worker->set_run_directory(options_.run);
     if (run_ == nullptr) {

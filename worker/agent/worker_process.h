@@ -1,5 +1,5 @@
-// `millrace worker`: one rank's process. Connects to the coordinator, runs the
-// generations it is given and ends them when told.
+// `millrace worker`: one device's process. Connects to the coordinator, runs
+// the generations it is given and ends them when told.
 
 #ifndef MILLRACE_WORKER_AGENT_WORKER_PROCESS_H_
 #define MILLRACE_WORKER_AGENT_WORKER_PROCESS_H_
@@ -18,7 +18,7 @@ struct WorkerOptions {
   std::string coordinator_address;
   std::string secret;
   std::string run;  // The run directory, on agent 0's host.
-  Rank rank{};
+  WorkerIdx worker{};
   int32_t incarnation = 1;
   std::string host_address;  // Where peers reach this machine.
   int32_t device_idx = 0;    // On this host, where the job uses GPUs.

@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const std::string& address,
                          .give_up_after = absl::Milliseconds(500),
                          .make_hello = [] {
                            protocol::Hello hello;
-                           hello.mutable_worker()->set_rank(3);
+                           hello.mutable_worker()->set_worker(3);
                            return hello;
                          }});
 }
@@ -235,7 +235,7 @@ TEST(ClientServerTest, TurnsStrangersAway) {
   RunningServer server(*listener, true);
   protocol::ToCoordinator hello;
   hello.mutable_hello()->set_token("right");
-  hello.mutable_hello()->mutable_worker()->set_rank(3);
+  hello.mutable_hello()->mutable_worker()->set_worker(3);
   protocol::ToCoordinator challenge;
   challenge.mutable_challenge()->set_nonce(*MakeNonce());
   protocol::ToCoordinator no_nonce;

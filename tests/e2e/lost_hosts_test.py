@@ -1,0 +1,185 @@
+"""Jobs that lose hosts and go on; see hosts.py.
+
+    lost_hosts_test.py MILLRACE [TEST]...
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import hosts as hosts_module
+from hosts import Hosts, SKIPPED
+from hosts_test import copy_text, records, run_folder, write_job
+
+MILLRACE = ""
+NUM_HOSTS = 4
+
+
+class LostHostsTest(unittest.TestCase):
+    def setUp(self):
+        self.hosts = self.enterContext(Hosts(NUM_HOSTS))
+        self.numbers = range(1, NUM_HOSTS + 1)
+        copy_text(self.hosts, self.numbers)
+
+    def write_job(self, steps, take_in_hosts="auto", **keys):
+        return write_job(
+            self.hosts, steps=steps,
+            extra=f"fault: {{host_timeout_ms: 3000, take_in_hosts: {take_in_hosts}}}\n",
+            checkpoint=f"{{directory: {self.hosts.folder}/checkpoints, interval_steps: 20,"
+                       " resume: none}", **keys)
+
+    def start_agent(self, number, *words):
+        process = subprocess.Popen(
+            self.hosts.command_on(number) + [MILLRACE, "agent", *words], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=self.hosts.environment(MILLRACE_SECRET="0123456789abcdef"))
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def start(self, job):
+        first = self.start_agent(1, job, "--agents", str(NUM_HOSTS), "--port", "4711")
+        others = {number: self.start_agent(number, "--join", "node1:4711")
+                  for number in self.numbers[1:]}
+        return first, others
+
+    def end(self, process, exit_code=0):
+        output = process.communicate(timeout=300)[0]
+        self.assertEqual(process.returncode, exit_code, output)
+        return output
+
+    def wait_until(self, what, condition):
+        for _ in range(1200):
+            if condition():
+                return
+            time.sleep(0.05)
+        events = [event for event in self.records("events.jsonl")
+                  if event["event"] != "checkpoint_committed"]
+        self.fail(f"waited for {what} in vain at step {self.step()}, after " +
+                  "\n".join(map(str, events)))
+
+    def records(self, file):
+        try:
+            return records(self.hosts, file)
+        except (OSError, ValueError):  # Not there yet, or half written.
+            return []
+
+    def step(self):
+        lines = self.records("metrics.jsonl")
+        return lines[-1]["step"] if lines else 0
+
+    def events(self, name):
+        return [event for event in self.records("events.jsonl") if event["event"] == name]
+
+    def curve(self):
+        """Losses by step; a step that was trained again counts by its last time."""
+        return {line["step"]: line["loss"] for line in self.records("metrics.jsonl")}
+
+    def kill_host(self, number):
+        """Ends all of Millrace's processes on a host at once, as a power cut does."""
+        own = os.stat(f"/proc/{self.hosts.pid_of(number)}/ns/net").st_ino
+        for name in os.listdir("/proc"):
+            try:
+                if (name.isdigit() and os.stat(f"/proc/{name}/ns/net").st_ino == own and
+                        os.readlink(f"/proc/{name}/exe") == os.path.realpath(MILLRACE)):
+                    os.kill(int(name), signal.SIGKILL)
+            except OSError:
+                pass  # It has ended.
+
+    # Goal: a host that ends costs the steps since the last checkpoint and nothing else: the
+    # others go on by a plan for their devices, the curve is that of the undisturbed job, and
+    # people read which host it was. Method: losses of every step, undisturbed and with one of
+    # four hosts killed.
+    def test_goes_on_without_a_host(self):
+        job = self.write_job(steps=160)
+        first, _ = self.start(job)
+        self.end(first)
+        undisturbed = self.curve()
+        self.assertEqual(len(undisturbed), 160)
+        undisturbed_folder = run_folder(self.hosts)
+        time.sleep(1.1)  # Run folders are named by the second.
+        first, others = self.start(job)
+        self.wait_until("a new run", lambda: run_folder(self.hosts) != undisturbed_folder)
+        self.wait_until("steps", lambda: self.step() > 45)
+        self.kill_host(3)
+        output = self.end(first)
+        for number in (2, 4):
+            self.end(others[number])
+        lost, = self.events("host_lost")
+        self.assertIn("(node3)", lost["detail"])
+        self.assertRegex(output, r"lost agent . of 4 \(node3\).*going on without it")
+        self.assertEqual(len(self.events("planned")), 2)
+        curve = self.curve()
+        self.assertEqual(sorted(curve), sorted(undisturbed))
+        for step, loss in curve.items():
+            self.assertLess(abs(loss - undisturbed[step]), 2e-5 * undisturbed[step], step)
+
+    # Goal: a host whose network is cut is left out, and taken in again when it is back, after a
+    # checkpoint, so that no step is trained twice then; its processes of before, which still
+    # ran, do no harm. Method: cut one host off until the others go on; then reconnect it. A
+    # second host that ends has another agent in its place.
+    def test_takes_in_hosts_that_return(self):
+        job = self.write_job(steps=2500, take_in_hosts="always",
+                             layout="{pipeline: 1, tensor: 1, zero: 0}")
+        first, others = self.start(job)
+        self.wait_until("steps", lambda: self.step() > 25)
+        self.hosts.run(2, ["ip", "link", "set", "eth0", "down"], check=True)
+        self.wait_until("the loss", lambda: self.events("host_lost"))
+        step = self.step()
+        self.wait_until("more steps", lambda: self.step() > step)
+        self.hosts.run(2, ["sh", "-c", "ip link set eth0 up;"
+                           " ip -6 addr add fd77::2/64 dev eth0 nodad"], check=True)
+        self.wait_until("the return", lambda: self.events("taking_in_hosts"))
+        self.wait_until("all hosts", lambda: len(self.events("planned")) == 3)
+        step = self.step()
+        self.wait_until("more steps", lambda: self.step() > step)
+        self.kill_host(4)
+        self.wait_until("the second loss", lambda: len(self.events("host_lost")) == 2)
+        again = self.start_agent(4, "--join", "node1:4711")
+        self.wait_until("all hosts", lambda: len(self.events("planned")) == 5)
+        output = self.end(first)
+        for process in (others[2], others[3], again):
+            self.end(process)
+        plans = [event["detail"].split(",")[0] for event in self.events("planned")]
+        self.assertEqual(plans, [f"pipeline 1 x data {n} x tensor 1" for n in (8, 4, 8, 4, 8)])
+        self.assertIn("taking them in after a checkpoint", output)
+        self.assertEqual(sorted(self.curve()), list(range(1, 2501)))
+        # Steps trained twice follow from a loss, none from a return.
+        generations = {}
+        for line in self.records("metrics.jsonl"):
+            generations.setdefault(line["generation"], []).append(line["step"])
+        grown = [event["generation"] for event in self.events("taking_in_hosts")]
+        self.assertEqual(len(grown), 2)
+        for generation in grown:
+            after = min(g for g in generations if g > generation)
+            self.assertEqual(generations[after][0], generations[generation][-1] + 1)
+
+    # Goal: hosts that cannot go on without another wait for it, say why, and end with that
+    # reason when it stays away. Method: a job that asks for eight ranks.
+    def test_waits_for_a_host_it_needs(self):
+        job = self.write_job(steps=4000, layout="{pipeline: 1, tensor: 1, data: 8}")
+        first, others = self.start(job)
+        self.wait_until("steps", lambda: self.step() > 25)
+        self.kill_host(3)
+        self.wait_until("the wait", lambda: self.events("waiting_for_hosts"))
+        again = self.start_agent(3, "--join", "node1:4711")
+        step = self.step()
+        self.wait_until("more steps", lambda: self.step() > step + 5)
+        first.send_signal(signal.SIGINT)
+        output = self.end(first)
+        for process in (others[2], others[4], again):
+            self.end(process)
+        self.assertIn("the other hosts cannot go on, waiting for those that are lost", output)
+
+
+if __name__ == "__main__":
+    MILLRACE = sys.argv.pop(1)
+    reason = hosts_module.WhyNot()
+    if reason:
+        print(f"SKIPPED, nothing was tested: {reason}")
+        sys.exit(SKIPPED)
+    unittest.main(verbosity=2)
