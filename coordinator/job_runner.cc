@@ -115,6 +115,10 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                  self->OnMessage(session, message);
                },
            .on_closed = [self](SessionId session) { self->OnClosed(session); },
+           .on_stranger =
+               [self](const std::string& description) {
+                 self->OnStranger(description);
+               },
            .tick_interval = kTickInterval,
            .on_tick =
                [self] {
@@ -381,6 +385,13 @@ void JobRunner::Do(const Report& action) {
                   .step = action.step,
                   .rank = action.rank,
                   .detail = detail});
+}
+
+void JobRunner::OnStranger(const std::string& description) {
+  output_->Event({.event = "stranger", .detail = description});
+  progress_->Line(absl::StrCat(
+      "turned away a connection from ", description,
+      ": it did not prove to know the job's secret; more are only counted"));
 }
 
 void JobRunner::ReportMetricsWarnings() {

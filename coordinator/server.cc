@@ -10,6 +10,7 @@
 #include <boost/system/system_error.hpp>
 #include <chrono>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,11 @@ constexpr auto kFlushLimit = std::chrono::seconds(2);
 // Who has not proven to know the secret gets so much time and memory.
 constexpr auto kProofLimit = std::chrono::seconds(20);
 constexpr int64_t kMaxStrangersFrame = 64 << 10;
+// So many may be without a proof at once. One more takes the place of the
+// oldest, which has had this long; until then it waits in the socket's queue.
+constexpr size_t kMaxStrangers = 256;
+constexpr auto kLeastProofTime = std::chrono::seconds(1);
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 std::string AddressOf(const tcp::endpoint& endpoint) {
   const boost::asio::ip::address address = endpoint.address();
@@ -47,6 +53,7 @@ class Server::Impl {
       : options_(std::move(options)),
         acceptor_(loop_),
         timer_(loop_),
+        accept_timer_(loop_),
         flush_timer_(loop_) {}
 
   absl::Status Listen() {
@@ -78,6 +85,7 @@ class Server::Impl {
     acceptor_.cancel(ignored);
     acceptor_.close(ignored);
     timer_.cancel();
+    accept_timer_.cancel();
     // A copy: closing erases from the table.
     const auto sessions = sessions_;
     for (const auto& [id, session] : sessions) {
@@ -107,6 +115,8 @@ class Server::Impl {
     return found == sessions_.end() ? SessionRoute{} : found->second.route;
   }
 
+  int64_t num_strangers() const { return num_strangers_; }
+
   void Post(std::function<void()> work) {
     boost::asio::post(loop_, std::move(work));
   }
@@ -122,11 +132,35 @@ class Server::Impl {
   };
 
   void Accept() {
+    if (strangers_.size() >= kMaxStrangers && !MakeRoom()) {
+      AcceptLater();
+      return;
+    }
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
       if (stopping_) return;
-      if (!error) OnAccepted(std::move(socket));
+      if (error) {  // For example no descriptor is free.
+        AcceptLater();
+        return;
+      }
+      OnAccepted(std::move(socket));
       Accept();
     });
+  }
+
+  void AcceptLater() {
+    accept_timer_.expires_after(kAcceptPause);
+    accept_timer_.async_wait([this](const error_code& error) {
+      if (!error && !stopping_) Accept();
+    });
+  }
+
+  // False if all strangers have come only just now.
+  bool MakeRoom() {
+    const auto oldest = sessions_.find(*strangers_.begin());
+    const auto now = std::chrono::steady_clock::now();
+    if (now - oldest->second.began < kLeastProofTime) return false;
+    Refuse(oldest->first, "no proof, and others wait");
+    return true;
   }
 
   void OnAccepted(tcp::socket socket) {
@@ -140,10 +174,16 @@ class Server::Impl {
     sessions_[id] = {.connection = connection,
                      .route = route,
                      .began = std::chrono::steady_clock::now()};
+    strangers_.insert(id);
     connection->Start(
         {.on_message = [this,
                         id](std::string payload) { OnMessage(id, payload); },
-         .on_closed = [this, id](absl::Status) { OnClosed(id); }});
+         .on_closed =
+             [this, id](const absl::Status& reason) {
+               // Else the stranger has left by himself.
+               if (absl::IsDataLoss(reason)) Count(id, reason.message());
+               OnClosed(id);
+             }});
   }
 
   void OnMessage(SessionId id, const std::string& payload) {
@@ -152,25 +192,34 @@ class Server::Impl {
     Session& session = found->second;
     protocol::ToCoordinator message;
     if (!message.ParseFromString(payload)) {
-      Refuse(session);
+      Refuse(id, "not a message of the protocol");
     } else if (session.authenticated) {
       options_.on_message(id, message);
     } else if (session.expected_token.empty()) {
-      if (!Prove(message.challenge(), session)) Refuse(session);
+      if (!Prove(message.challenge(), session)) Refuse(id, "no challenge");
     } else if (message.has_hello() &&
                SecretsEqual(message.hello().token(), session.expected_token)) {
       session.authenticated = true;
+      strangers_.erase(id);
       session.connection->LimitFrames(kMaxFrameBytes);
       options_.on_message(id, message);
     } else {
-      Refuse(session);
+      Refuse(id, "a wrong proof");
     }
   }
 
-  static void Refuse(const Session& session) {
+  void Refuse(SessionId id, absl::string_view reason) {
+    Count(id, reason);
     // A copy: closing erases the session.
-    const std::shared_ptr<Connection> connection = session.connection;
+    const std::shared_ptr<Connection> connection = sessions_[id].connection;
     connection->Close(absl::PermissionDeniedError("not a peer of this job"));
+  }
+
+  void Count(SessionId id, absl::string_view reason) {
+    if (!strangers_.contains(id)) return;
+    if (++num_strangers_ > 1 || !options_.on_stranger) return;
+    options_.on_stranger(
+        absl::StrCat(sessions_[id].route.there, " (", reason, ")"));
   }
 
   // False if there is nothing to prove.
@@ -189,19 +238,14 @@ class Server::Impl {
 
   void CloseStrangers() {
     const auto limit = std::chrono::steady_clock::now() - kProofLimit;
-    std::vector<std::shared_ptr<Connection>> strangers;
-    for (const auto& [id, session] : sessions_) {
-      if (!session.authenticated && session.began < limit) {
-        strangers.push_back(session.connection);
-      }
-    }
-    for (const std::shared_ptr<Connection>& connection : strangers) {
-      connection->Close(absl::DeadlineExceededError("no proof"));
+    while (!strangers_.empty() &&
+           sessions_[*strangers_.begin()].began < limit) {
+      Refuse(*strangers_.begin(), "no proof in time");
     }
   }
 
   void OnClosed(SessionId id) {
-    const bool was_peer = sessions_[id].authenticated;
+    const bool was_peer = strangers_.erase(id) == 0;
     sessions_.erase(id);
     if (stopping_) {
       if (sessions_.empty()) flush_timer_.cancel();
@@ -224,8 +268,11 @@ class Server::Impl {
   boost::asio::io_context loop_;
   tcp::acceptor acceptor_;
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer accept_timer_;
   boost::asio::steady_timer flush_timer_;
   std::map<SessionId, Session> sessions_;
+  std::set<SessionId> strangers_;  // Sessions without a proof, oldest first.
+  int64_t num_strangers_ = 0;      // Turned away.
   uint64_t last_session_ = 0;
   bool stopping_ = false;
 };
@@ -252,6 +299,7 @@ void Server::CloseSession(SessionId session) { impl_->CloseSession(session); }
 SessionRoute Server::RouteOf(SessionId session) const {
   return impl_->RouteOf(session);
 }
+int64_t Server::num_strangers() const { return impl_->num_strangers(); }
 void Server::Post(std::function<void()> work) { impl_->Post(std::move(work)); }
 
 }  // namespace millrace

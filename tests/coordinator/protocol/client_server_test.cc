@@ -36,6 +36,7 @@ class RunningServer {
                OnMessage(session, message);
              },
          .on_closed = [](SessionId) {},
+         .on_stranger = [this](const std::string&) { ++num_stranger_events; },
          .tick_interval = absl::Milliseconds(50),
          .on_tick = [] {}});
     EXPECT_TRUE(server.ok()) << server.status();
@@ -49,6 +50,7 @@ class RunningServer {
 
   std::atomic<int> num_hellos = 0;
   std::atomic<int> num_heartbeats = 0;
+  std::atomic<int> num_stranger_events = 0;
 
  private:
   // Echoes RendezvousSet; acknowledges if told to.
@@ -198,17 +200,22 @@ TEST(ClientServerTest, TakesTheAddressOfItsCoordinator) {
   EXPECT_EQ(other_server.num_hellos, 0);
 }
 
-// Sends `payloads` as a stranger would and reads until the server closes. True
-// if it did; a server that goes on listening runs into the limit.
-bool IsTurnedAway(const Listener& listener,
-                  const std::vector<std::string>& payloads) {
+int ConnectTo(const Listener& listener) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
   socklen_t size = sizeof(address);
   getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  return fd;
+}
+
+// Sends `payloads` as a stranger would and reads until the server closes. True
+// if it did; a server that goes on listening runs into the limit.
+bool IsTurnedAway(const Listener& listener,
+                  const std::vector<std::string>& payloads) {
+  const int fd = ConnectTo(listener);
   timeval limit = {.tv_sec = 10};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  bool closed = connect(fd, reinterpret_cast<sockaddr*>(&address), size) == 0;
   for (const std::string& payload : payloads) {
     send(fd, payload.data(), payload.size(), MSG_NOSIGNAL);
   }
@@ -216,7 +223,7 @@ bool IsTurnedAway(const Listener& listener,
   ssize_t num_bytes = 0;
   while ((num_bytes = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
   }
-  closed = closed && (num_bytes == 0 || errno == ECONNRESET);
+  const bool closed = num_bytes == 0 || errno == ECONNRESET;
   close(fd);
   return closed;
 }
@@ -257,6 +264,29 @@ TEST(ClientServerTest, TurnsStrangersAway) {
   ASSERT_TRUE(client.ok());
   EXPECT_TRUE((*client)->Receive(kLimit).ok());
   EXPECT_EQ(server.num_hellos, 1);
+}
+
+// Goal: strangers who say nothing keep nobody out for long, the server holds
+// only some of them, and tells of them once. Method: more of them than it holds
+// connect before a peer.
+TEST(ClientServerTest, HoldsFewStrangers) {
+  auto listener = Listener::Create();
+  ASSERT_TRUE(listener.ok());
+  RunningServer server(*listener, true);
+  std::vector<int> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(ConnectTo(*listener));
+  auto client = MakeClient(listener->address(), "right");
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE((*client)->Receive(kLimit).ok());
+  EXPECT_EQ(server.num_hellos, 1);
+  EXPECT_EQ(server.num_stranger_events, 1);
+  int num_closed = 0;
+  for (const int fd : strangers) {
+    char byte;
+    num_closed += recv(fd, &byte, 1, MSG_DONTWAIT) == 0 ? 1 : 0;
+    close(fd);
+  }
+  EXPECT_GE(num_closed, 300 - 256);
 }
 
 // Goal: a recorded conversation opens nothing. Method: proofs of two
