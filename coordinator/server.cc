@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/system/system_error.hpp>
 #include <chrono>
@@ -15,8 +16,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "coordinator/protocol/connection.h"
-#include "coordinator/protocol/secret.h"
+#include "coordinator/protocol/tls.h"
 
 namespace millrace {
 namespace {
@@ -26,9 +28,8 @@ using boost::system::error_code;
 
 // How long Stop() waits for peers that do not read.
 constexpr auto kFlushLimit = std::chrono::seconds(2);
-// Who has not proven to know the secret gets so much time and memory.
+// Who has not proven to know the secret gets so much time.
 constexpr auto kProofLimit = std::chrono::seconds(20);
-constexpr int64_t kMaxStrangersFrame = 64 << 10;
 // So many may be without a proof at once. One more takes the place of the
 // oldest, which has had this long; until then it waits in the socket's queue.
 constexpr size_t kMaxStrangers = 256;
@@ -49,8 +50,9 @@ std::string AddressOf(const tcp::endpoint& endpoint) {
 
 class Server::Impl {
  public:
-  explicit Impl(ServerOptions options)
+  Impl(ServerOptions options, TlsContext tls)
       : options_(std::move(options)),
+        tls_(tls.release()),
         acceptor_(loop_),
         timer_(loop_),
         accept_timer_(loop_),
@@ -126,9 +128,7 @@ class Server::Impl {
     std::shared_ptr<Connection> connection;
     SessionRoute route;
     std::chrono::steady_clock::time_point began;
-    std::string
-        expected_token;  // Its Hello must have it; set by its Challenge.
-    bool authenticated = false;
+    bool greeted = false;  // Its Hello has come.
   };
 
   void Accept() {
@@ -169,19 +169,22 @@ class Server::Impl {
     const SessionRoute route = {
         .here = AddressOf(socket.local_endpoint(gone)),
         .there = AddressOf(socket.remote_endpoint(gone))};
-    auto connection = std::make_shared<Connection>(std::move(socket));
-    connection->LimitFrames(kMaxStrangersFrame);
+    auto connection = std::make_shared<Connection>(std::move(socket), tls_,
+                                                   TlsEnd::kCoordinator);
     sessions_[id] = {.connection = connection,
                      .route = route,
                      .began = std::chrono::steady_clock::now()};
     strangers_.insert(id);
     connection->Start(
-        {.on_message = [this,
+        {.on_proven = [this, id] { strangers_.erase(id); },
+         .on_message = [this,
                         id](std::string payload) { OnMessage(id, payload); },
          .on_closed =
              [this, id](const absl::Status& reason) {
                // Else the stranger has left by himself.
-               if (absl::IsDataLoss(reason)) Count(id, reason.message());
+               if (absl::IsPermissionDenied(reason)) {
+                 Count(id, reason.message());
+               }
                OnClosed(id);
              }});
   }
@@ -191,20 +194,12 @@ class Server::Impl {
     if (found == sessions_.end() || stopping_) return;
     Session& session = found->second;
     protocol::ToCoordinator message;
-    if (!message.ParseFromString(payload)) {
-      Refuse(id, "not a message of the protocol");
-    } else if (session.authenticated) {
-      options_.on_message(id, message);
-    } else if (session.expected_token.empty()) {
-      if (!Prove(message.challenge(), session)) Refuse(id, "no challenge");
-    } else if (message.has_hello() &&
-               SecretsEqual(message.hello().token(), session.expected_token)) {
-      session.authenticated = true;
-      strangers_.erase(id);
-      session.connection->LimitFrames(kMaxFrameBytes);
+    if (message.ParseFromString(payload) &&
+        (session.greeted || message.has_hello())) {
+      session.greeted = true;
       options_.on_message(id, message);
     } else {
-      Refuse(id, "a wrong proof");
+      Refuse(id, "not a message of the protocol");
     }
   }
 
@@ -212,7 +207,7 @@ class Server::Impl {
     Count(id, reason);
     // A copy: closing erases the session.
     const std::shared_ptr<Connection> connection = sessions_[id].connection;
-    connection->Close(absl::PermissionDeniedError("not a peer of this job"));
+    connection->Close(absl::CancelledError("not a peer of this job"));
   }
 
   void Count(SessionId id, absl::string_view reason) {
@@ -220,20 +215,6 @@ class Server::Impl {
     if (++num_strangers_ > 1 || !options_.on_stranger) return;
     options_.on_stranger(
         absl::StrCat(sessions_[id].route.there, " (", reason, ")"));
-  }
-
-  // False if there is nothing to prove.
-  bool Prove(const protocol::Challenge& challenge, Session& session) {
-    const absl::StatusOr<std::string> nonce = MakeNonce();
-    if (!nonce.ok() || challenge.nonce().size() != nonce->size()) return false;
-    session.expected_token =
-        ProofOf(options_.secret, Prover::kPeer, challenge.nonce(), *nonce);
-    protocol::FromCoordinator answer;
-    answer.mutable_proof()->set_nonce(*nonce);
-    answer.mutable_proof()->set_token(ProofOf(
-        options_.secret, Prover::kCoordinator, challenge.nonce(), *nonce));
-    session.connection->Send(answer.SerializeAsString());
-    return true;
   }
 
   void CloseStrangers() {
@@ -245,7 +226,8 @@ class Server::Impl {
   }
 
   void OnClosed(SessionId id) {
-    const bool was_peer = strangers_.erase(id) == 0;
+    const bool was_peer = sessions_[id].greeted;
+    strangers_.erase(id);
     sessions_.erase(id);
     if (stopping_) {
       if (sessions_.empty()) flush_timer_.cancel();
@@ -265,6 +247,7 @@ class Server::Impl {
   }
 
   ServerOptions options_;
+  boost::asio::ssl::context tls_;
   boost::asio::io_context loop_;
   tcp::acceptor acceptor_;
   boost::asio::steady_timer timer_;
@@ -278,8 +261,10 @@ class Server::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(ServerOptions options) {
+  ASSIGN_OR_RETURN(TlsContext tls,
+                   MakeTlsContext(TlsEnd::kCoordinator, options.secret));
   try {
-    auto impl = std::make_unique<Impl>(std::move(options));
+    auto impl = std::make_unique<Impl>(std::move(options), std::move(tls));
     if (absl::Status status = impl->Listen(); !status.ok()) return status;
     return std::unique_ptr<Server>(new Server(std::move(impl)));
   } catch (const boost::system::system_error& error) {

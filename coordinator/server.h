@@ -1,6 +1,7 @@
 // The coordinator's end of the protocol: accepts connections on a listening
-// socket that its agent made, checks the secret, and runs everything, callbacks
-// and timers included, on the one thread that calls Run().
+// socket that its agent made, lets nobody in who does not know the secret, and
+// runs everything, callbacks and timers included, on the one thread that calls
+// Run().
 
 #ifndef MILLRACE_COORDINATOR_SERVER_H_
 #define MILLRACE_COORDINATOR_SERVER_H_

@@ -1,4 +1,4 @@
-"""Strangers on the coordinator's port, while a real job trains.
+"""Strangers on the coordinator's port, while a real job trains; and where its secret is.
 
     strangers_test.py MILLRACE [--frames N] [TEST]...
 
@@ -36,26 +36,41 @@ name: tiny
 model: {{family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4, kv_heads: 2,
         ffn_hidden: 64, sequence_length: 32}}
 data: {{synthetic: true}}
-training: {{steps: 1000000, global_batch: 8, seed: 3, optimizer: {{learning_rate: 1e-3}}}}
-resources: {{devices_per_agent: 2, threads_per_device: 1}}
+training: {{steps: {steps}, global_batch: 8, seed: 3, optimizer: {{learning_rate: 1e-3}}}}
+resources: {{devices_per_agent: {devices}, threads_per_device: 1}}
 checkpoint: {{interval_steps: 50}}
 output: {{directory: {folder}/runs}}
 """
 
 
 class Job:
-    """A job of two ranks whose secret the test knows."""
+    """A job of two ranks whose secret the test knows: from the environment of `millrace run`, or
+    from a file that the two agents of mpirun read."""
 
-    def __init__(self):
+    def __init__(self, secret_file=False, steps=1000000):
         self.folder = tempfile.mkdtemp(prefix="millrace-strangers-")
         with open(self.folder + "/job.yaml", "w") as file:
-            file.write(JOB.format(folder=self.folder))
+            file.write(JOB.format(folder=self.folder, steps=steps,
+                                  devices=1 if secret_file else 2))
         self.output = open(self.folder + "/output.txt", "w")
-        self.process = subprocess.Popen(
-            [OPTIONS.millrace, "run", self.folder + "/job.yaml"], stdout=self.output,
-            stderr=subprocess.STDOUT, env=self.environment(),
-            # What many systems allow by default.
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024)))
+        command = [OPTIONS.millrace, "run", self.folder + "/job.yaml"]
+        environment = self.environment()
+        if secret_file:
+            with open(self.folder + "/secret", "w") as file:
+                os.chmod(file.name, 0o600)
+                file.write(SECRET + "\n")
+            command = ["mpirun", "-n", "2", "--oversubscribe", "--allow-run-as-root", "--bind-to",
+                       "none", OPTIONS.millrace, "agent", self.folder + "/job.yaml",
+                       "--secret-file", self.folder + "/secret"]
+            del environment["MILLRACE_SECRET"]
+
+        def prepare():
+            # What many systems have by default.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+            os.umask(0o022)
+
+        self.process = subprocess.Popen(command, stdout=self.output, stderr=subprocess.STDOUT,
+                                        env=environment, preexec_fn=prepare)
 
     def environment(self):
         return {**os.environ, "MILLRACE_SECRET": SECRET, "XDG_CACHE_HOME": self.folder + "/xdg"}
@@ -90,15 +105,18 @@ class Job:
     def events(self, name):
         return [event for event in self.records("events.jsonl") if event["event"] == name]
 
+    def processes(self):
+        """All processes of the job."""
+        found = [self.process.pid]
+        for pid in found:
+            for path in glob.glob(f"/proc/{pid}/task/*/children"):
+                with open(path) as file:
+                    found.extend(map(int, file.read().split()))
+        return found
+
     def pids(self, word):
         """The job's processes of one kind."""
-        found = []
-        for path in glob.glob(f"/proc/{self.process.pid}/task/*/children"):
-            with open(path) as file:
-                for pid in file.read().split():
-                    if words_of(pid)[1:2] == [word]:
-                        found.append(int(pid))
-        return found
+        return [pid for pid in self.processes() if words_of(pid)[1:2] == [word]]
 
     def address(self):
         words = words_of(self.pids("worker")[0])
@@ -239,12 +257,35 @@ def send_to(address, messages):
 
 
 class StrangersTest(unittest.TestCase):
-    def setUp(self):
-        self.job = Job()
+    def start(self, **keywords):
+        self.job = Job(**keywords)
         self.addCleanup(self.job.close)
         wait_until(lambda: self.job.steps() > 0 or self.job.process.poll() is not None,
                    "the first step", 180)
         self.assertIsNone(self.job.process.poll(), self.job.text())
+
+    def assert_no_process_shows_the_secret(self):
+        """Neither as an argument nor to other users."""
+        processes = self.job.processes()
+        self.assertGreaterEqual(len(processes), 4)
+        for pid in processes:
+            self.assertNotIn(SECRET, " ".join(words_of(pid)))
+            self.assertEqual(os.stat(f"/proc/{pid}/environ").st_mode & 0o777, 0o400)
+
+    def assert_no_file_shows_the_secret(self):
+        """Neither the run folder nor what the job printed; and the folder is the user's alone."""
+        self.assertNotIn(SECRET, self.job.text())
+        num_files = 0
+        for folder, _, names in os.walk(self.job.folder + "/runs"):
+            if folder != self.job.folder + "/runs":
+                self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700, folder)
+            for name in names:
+                path = os.path.join(folder, name)
+                self.assertEqual(os.stat(path).st_mode & 0o777, 0o600, path)
+                with open(path, "rb") as file:
+                    self.assertNotIn(SECRET.encode(), file.read(), path)
+                num_files += 1
+        self.assertGreater(num_files, 10)
 
     def goes_on(self, what):
         step = self.job.steps()
@@ -256,7 +297,9 @@ class StrangersTest(unittest.TestCase):
     # Method: a job with 1,024 descriptors a process; damaged frames, a conversation replayed,
     # 1,100 connections that say nothing, and 100 that send a byte now and then.
     def test_strangers(self):
+        self.start()
         job = self.job
+        self.assert_no_process_shows_the_secret()
         address = job.address()
         recorded = record(job)
         before = job.coordinator()
@@ -310,6 +353,21 @@ class StrangersTest(unittest.TestCase):
         self.assertEqual(len(job.events("worker_died")), 1)
         self.assertEqual(job.end(), 0, job.text())
         self.assertIn("connections of strangers were turned away", job.text())
+        self.assert_no_file_shows_the_secret()
+
+    # Goal: agents of mpirun that have a file with the secret use that, and show it nowhere.
+    def test_secret_file_under_mpirun(self):
+        self.start(secret_file=True)
+        self.assert_no_process_shows_the_secret()
+        for pid in self.job.pids("agent"):
+            with open(f"/proc/{pid}/environ") as file:
+                self.assertNotIn(SECRET, file.read())
+        with open(f"/proc/{self.job.pids('worker')[0]}/environ") as file:
+            self.assertIn("MILLRACE_SECRET=" + SECRET, file.read())
+        for pid in self.job.pids("agent"):
+            os.kill(pid, signal.SIGINT)
+        self.assertEqual(self.job.process.wait(timeout=60), 0, self.job.text())
+        self.assert_no_file_shows_the_secret()
 
 
 def main():
