@@ -390,8 +390,9 @@ void JobRunner::Do(const Report& action) {
 void JobRunner::OnStranger(const std::string& description) {
   output_->Event({.event = "stranger", .detail = description});
   progress_->Line(absl::StrCat(
-      "turned away a connection from ", description,
-      ": it did not prove to know the job's secret; more are only counted"));
+      "turned away a connection that did not prove to know the job's secret, "
+      "from ",
+      description, "; more are only counted"));
 }
 
 void JobRunner::ReportMetricsWarnings() {

@@ -45,10 +45,9 @@ void Connection::Start(Callbacks callbacks) {
       [self = shared_from_this()](const error_code& error) {
         if (self->closed_) return;
         if (error) {
-          self->Close(IsOfTls(error) ? absl::PermissionDeniedError(
-                                           "it does not know the secret: " +
-                                           error.message())
-                                     : Lost(error));
+          self->Close(IsOfTls(error)
+                          ? absl::PermissionDeniedError(error.message())
+                          : Lost(error));
           return;
         }
         self->proven_ = true;
