@@ -128,6 +128,10 @@ void JobRunner::PrintSummary(const EndJob& action) {
         absl::StrCat("where the time went: ", output_->TimeInOneLine()));
     LearnProfile(action);
   }
+  if (server_->num_strangers() > 0) {
+    progress_->Line(absl::StrCat(server_->num_strangers(),
+                                 " connections of strangers were turned away"));
+  }
   const absl::Status report = WriteReport(options_.run_directory);
   progress_->Line(absl::StrCat(StatusWord(action.verdict),
                                action.reason.empty() ? "" : ": ", action.reason,

@@ -120,6 +120,10 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                  self->OnMessage(session, message);
                },
            .on_closed = [self](SessionId session) { self->OnClosed(session); },
+           .on_stranger =
+               [self](const std::string& description) {
+                 self->OnStranger(description);
+               },
            .tick_interval = kTickInterval,
            .on_tick =
                [self] {
@@ -401,6 +405,14 @@ void JobRunner::Do(const Report& action) {
                   .step = action.step,
                   .rank = rank.has_value() ? ToInt(*rank) : -1,
                   .detail = detail});
+}
+
+void JobRunner::OnStranger(const std::string& description) {
+  output_->Event({.event = "stranger", .detail = description});
+  progress_->Line(absl::StrCat(
+      "turned away a connection that did not prove to know the job's secret, "
+      "from ",
+      description, "; more are only counted"));
 }
 
 void JobRunner::ReportMetricsWarnings() {

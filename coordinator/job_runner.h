@@ -67,6 +67,7 @@ class JobRunner {
   // Messages.
   void OnMessage(SessionId session, const protocol::ToCoordinator& message);
   void OnClosed(SessionId session);
+  void OnStranger(const std::string& description);
   void OnHello(SessionId session, const protocol::Hello& hello);
   void OnAgentHello(SessionId session, const protocol::AgentHello& greeting);
   // Why a process that says to belong to that run is refused; empty if it is

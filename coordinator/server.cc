@@ -6,16 +6,19 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/system/system_error.hpp>
 #include <chrono>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "coordinator/protocol/connection.h"
-#include "coordinator/protocol/secret.h"
+#include "coordinator/protocol/tls.h"
 
 namespace millrace {
 namespace {
@@ -25,9 +28,13 @@ using boost::system::error_code;
 
 // How long Stop() waits for peers that do not read.
 constexpr auto kFlushLimit = std::chrono::seconds(2);
-// Who has not proven to know the secret gets so much time and memory.
+// Who has not proven to know the secret gets so much time.
 constexpr auto kProofLimit = std::chrono::seconds(20);
-constexpr int64_t kMaxStrangersFrame = 64 << 10;
+// So many may be without a proof at once. One more takes the place of the
+// oldest, which has had this long; until then it waits in the socket's queue.
+constexpr size_t kMaxStrangers = 256;
+constexpr auto kLeastProofTime = std::chrono::seconds(1);
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 std::string AddressOf(const tcp::endpoint& endpoint) {
   const boost::asio::ip::address address = endpoint.address();
@@ -43,10 +50,12 @@ std::string AddressOf(const tcp::endpoint& endpoint) {
 
 class Server::Impl {
  public:
-  explicit Impl(ServerOptions options)
+  Impl(ServerOptions options, TlsContext tls)
       : options_(std::move(options)),
+        tls_(tls.release()),
         acceptor_(loop_),
         timer_(loop_),
+        accept_timer_(loop_),
         flush_timer_(loop_) {}
 
   absl::Status Listen() {
@@ -78,6 +87,7 @@ class Server::Impl {
     acceptor_.cancel(ignored);
     acceptor_.close(ignored);
     timer_.cancel();
+    accept_timer_.cancel();
     // A copy: closing erases from the table.
     const auto sessions = sessions_;
     for (const auto& [id, session] : sessions) {
@@ -107,6 +117,8 @@ class Server::Impl {
     return found == sessions_.end() ? SessionRoute{} : found->second.route;
   }
 
+  int64_t num_strangers() const { return num_strangers_; }
+
   void Post(std::function<void()> work) {
     boost::asio::post(loop_, std::move(work));
   }
@@ -116,17 +128,39 @@ class Server::Impl {
     std::shared_ptr<Connection> connection;
     SessionRoute route;
     std::chrono::steady_clock::time_point began;
-    std::string
-        expected_token;  // Its Hello must have it; set by its Challenge.
-    bool authenticated = false;
+    bool greeted = false;  // Its Hello has come.
   };
 
   void Accept() {
+    if (strangers_.size() >= kMaxStrangers && !MakeRoom()) {
+      AcceptLater();
+      return;
+    }
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
       if (stopping_) return;
-      if (!error) OnAccepted(std::move(socket));
+      if (error) {  // For example no descriptor is free.
+        AcceptLater();
+        return;
+      }
+      OnAccepted(std::move(socket));
       Accept();
     });
+  }
+
+  void AcceptLater() {
+    accept_timer_.expires_after(kAcceptPause);
+    accept_timer_.async_wait([this](const error_code& error) {
+      if (!error && !stopping_) Accept();
+    });
+  }
+
+  // False if all strangers have come only just now.
+  bool MakeRoom() {
+    const auto oldest = sessions_.find(*strangers_.begin());
+    const auto now = std::chrono::steady_clock::now();
+    if (now - oldest->second.began < kLeastProofTime) return false;
+    Refuse(oldest->first, "no proof, and others wait");
+    return true;
   }
 
   void OnAccepted(tcp::socket socket) {
@@ -135,15 +169,24 @@ class Server::Impl {
     const SessionRoute route = {
         .here = AddressOf(socket.local_endpoint(gone)),
         .there = AddressOf(socket.remote_endpoint(gone))};
-    auto connection = std::make_shared<Connection>(std::move(socket));
-    connection->LimitFrames(kMaxStrangersFrame);
+    auto connection = std::make_shared<Connection>(std::move(socket), tls_,
+                                                   TlsEnd::kCoordinator);
     sessions_[id] = {.connection = connection,
                      .route = route,
                      .began = std::chrono::steady_clock::now()};
+    strangers_.insert(id);
     connection->Start(
-        {.on_message = [this,
+        {.on_proven = [this, id] { strangers_.erase(id); },
+         .on_message = [this,
                         id](std::string payload) { OnMessage(id, payload); },
-         .on_closed = [this, id](absl::Status) { OnClosed(id); }});
+         .on_closed =
+             [this, id](const absl::Status& reason) {
+               // Else the stranger has left by himself.
+               if (absl::IsPermissionDenied(reason)) {
+                 Count(id, reason.message());
+               }
+               OnClosed(id);
+             }});
   }
 
   void OnMessage(SessionId id, const std::string& payload) {
@@ -151,57 +194,40 @@ class Server::Impl {
     if (found == sessions_.end() || stopping_) return;
     Session& session = found->second;
     protocol::ToCoordinator message;
-    if (!message.ParseFromString(payload)) {
-      Refuse(session);
-    } else if (session.authenticated) {
-      options_.on_message(id, message);
-    } else if (session.expected_token.empty()) {
-      if (!Prove(message.challenge(), session)) Refuse(session);
-    } else if (message.has_hello() &&
-               SecretsEqual(message.hello().token(), session.expected_token)) {
-      session.authenticated = true;
-      session.connection->LimitFrames(kMaxFrameBytes);
+    if (message.ParseFromString(payload) &&
+        (session.greeted || message.has_hello())) {
+      session.greeted = true;
       options_.on_message(id, message);
     } else {
-      Refuse(session);
+      Refuse(id, "not a message of the protocol");
     }
   }
 
-  static void Refuse(const Session& session) {
+  void Refuse(SessionId id, absl::string_view reason) {
+    Count(id, reason);
     // A copy: closing erases the session.
-    const std::shared_ptr<Connection> connection = session.connection;
-    connection->Close(absl::PermissionDeniedError("not a peer of this job"));
+    const std::shared_ptr<Connection> connection = sessions_[id].connection;
+    connection->Close(absl::CancelledError("not a peer of this job"));
   }
 
-  // False if there is nothing to prove.
-  bool Prove(const protocol::Challenge& challenge, Session& session) {
-    const absl::StatusOr<std::string> nonce = MakeNonce();
-    if (!nonce.ok() || challenge.nonce().size() != nonce->size()) return false;
-    session.expected_token =
-        ProofOf(options_.secret, Prover::kPeer, challenge.nonce(), *nonce);
-    protocol::FromCoordinator answer;
-    answer.mutable_proof()->set_nonce(*nonce);
-    answer.mutable_proof()->set_token(ProofOf(
-        options_.secret, Prover::kCoordinator, challenge.nonce(), *nonce));
-    session.connection->Send(answer.SerializeAsString());
-    return true;
+  void Count(SessionId id, absl::string_view reason) {
+    if (!strangers_.contains(id)) return;
+    if (++num_strangers_ > 1 || !options_.on_stranger) return;
+    options_.on_stranger(
+        absl::StrCat(sessions_[id].route.there, " (", reason, ")"));
   }
 
   void CloseStrangers() {
     const auto limit = std::chrono::steady_clock::now() - kProofLimit;
-    std::vector<std::shared_ptr<Connection>> strangers;
-    for (const auto& [id, session] : sessions_) {
-      if (!session.authenticated && session.began < limit) {
-        strangers.push_back(session.connection);
-      }
-    }
-    for (const std::shared_ptr<Connection>& connection : strangers) {
-      connection->Close(absl::DeadlineExceededError("no proof"));
+    while (!strangers_.empty() &&
+           sessions_[*strangers_.begin()].began < limit) {
+      Refuse(*strangers_.begin(), "no proof in time");
     }
   }
 
   void OnClosed(SessionId id) {
-    const bool was_peer = sessions_[id].authenticated;
+    const bool was_peer = sessions_[id].greeted;
+    strangers_.erase(id);
     sessions_.erase(id);
     if (stopping_) {
       if (sessions_.empty()) flush_timer_.cancel();
@@ -221,18 +247,24 @@ class Server::Impl {
   }
 
   ServerOptions options_;
+  boost::asio::ssl::context tls_;
   boost::asio::io_context loop_;
   tcp::acceptor acceptor_;
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer accept_timer_;
   boost::asio::steady_timer flush_timer_;
   std::map<SessionId, Session> sessions_;
+  std::set<SessionId> strangers_;  // Sessions without a proof, oldest first.
+  int64_t num_strangers_ = 0;      // Turned away.
   uint64_t last_session_ = 0;
   bool stopping_ = false;
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(ServerOptions options) {
+  ASSIGN_OR_RETURN(TlsContext tls,
+                   MakeTlsContext(TlsEnd::kCoordinator, options.secret));
   try {
-    auto impl = std::make_unique<Impl>(std::move(options));
+    auto impl = std::make_unique<Impl>(std::move(options), std::move(tls));
     if (absl::Status status = impl->Listen(); !status.ok()) return status;
     return std::unique_ptr<Server>(new Server(std::move(impl)));
   } catch (const boost::system::system_error& error) {
@@ -252,6 +284,7 @@ void Server::CloseSession(SessionId session) { impl_->CloseSession(session); }
 SessionRoute Server::RouteOf(SessionId session) const {
   return impl_->RouteOf(session);
 }
+int64_t Server::num_strangers() const { return impl_->num_strangers(); }
 void Server::Post(std::function<void()> work) { impl_->Post(std::move(work)); }
 
 }  // namespace millrace

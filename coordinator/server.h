@@ -1,6 +1,7 @@
 // The coordinator's end of the protocol: accepts connections on a listening
-// socket that its agent made, checks the secret, and runs everything, callbacks
-// and timers included, on the one thread that calls Run().
+// socket that its agent made, lets nobody in who does not know the secret, and
+// runs everything, callbacks and timers included, on the one thread that calls
+// Run().
 
 #ifndef MILLRACE_COORDINATOR_SERVER_H_
 #define MILLRACE_COORDINATOR_SERVER_H_
@@ -32,6 +33,9 @@ struct ServerOptions {
   // is already proven.
   std::function<void(SessionId, const protocol::ToCoordinator&)> on_message;
   std::function<void(SessionId)> on_closed;
+  // Of the first stranger alone: who he is and why he was turned away. May be
+  // empty.
+  std::function<void(const std::string& description)> on_stranger;
   absl::Duration tick_interval;
   std::function<void()> on_tick;
 };
@@ -51,6 +55,10 @@ class Server {
   // The addresses of the connection's two ends, without ports. Empty for a
   // session that is gone.
   SessionRoute RouteOf(SessionId session) const;
+  // Connections turned away because they did not prove to know the secret.
+  // Those that ended by themselves before are not counted: a client tries
+  // several addresses of one coordinator and keeps one.
+  int64_t num_strangers() const;
 
   // Runs `work` on the server's thread. Thread-safe.
   void Post(std::function<void()> work);

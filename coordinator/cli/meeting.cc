@@ -23,6 +23,8 @@ namespace {
 
 constexpr int kFailure = 1;
 constexpr char kExitWord[] = "exit";
+// In the place of the secret: each agent reads its own file.
+constexpr char kFileWord[] = "file";
 // How long the name of agent 0's host may stay unknown.
 constexpr absl::Duration kNameLimit = absl::Seconds(30);
 constexpr absl::Duration kNamePause = absl::Milliseconds(500);
@@ -169,12 +171,15 @@ absl::StatusOr<Meeting> Meet(
                                                     int32_t port)>& open) {
   absl::StatusOr<std::string> opened = absl::UnavailableError("not made");
   // Agent 0 announces "address secret", or "exit CODE" if there is nothing to
-  // join.
+  // join. A secret that all read from a file need not pass over the network.
   const auto announce = [&](const AgentPlace& place,
                             const absl::StatusOr<std::string>& secret,
                             int32_t port) -> std::string {
     opened = secret.ok() ? open(place, port) : secret.status();
-    if (opened.ok()) return absl::StrCat(*opened, " ", *secret);
+    if (opened.ok()) {
+      return absl::StrCat(*opened, " ",
+                          options.secret_file.empty() ? *secret : kFileWord);
+    }
     return absl::StrCat(kExitWord, " ", ExitCodeOf(opened.status()));
   };
   ASSIGN_OR_RETURN(const AgentStart start, MeetBy(options, announce));
@@ -191,6 +196,9 @@ absl::StatusOr<Meeting> Meet(
   }
   meeting.address = words[0];
   meeting.secret = words[1];
+  if (meeting.secret == kFileWord) {
+    ASSIGN_OR_RETURN(meeting.secret, GivenSecret(options.secret_file));
+  }
   return meeting;
 }
 

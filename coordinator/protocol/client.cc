@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
@@ -26,8 +27,9 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/status_macros.h"
 #include "coordinator/protocol/connection.h"
-#include "coordinator/protocol/secret.h"
+#include "coordinator/protocol/tls.h"
 
 namespace millrace {
 namespace {
@@ -75,9 +77,11 @@ std::string ToText(const tcp::endpoint& endpoint) {
 
 class Client::Impl {
  public:
-  Impl(ClientOptions options, std::vector<tcp::endpoint> endpoints)
+  Impl(ClientOptions options, std::vector<tcp::endpoint> endpoints,
+       TlsContext tls)
       : options_(std::move(options)),
         endpoints_(std::move(endpoints)),
+        tls_(tls.release()),
         work_(boost::asio::make_work_guard(loop_)),
         heartbeat_timer_(loop_),
         reconnect_timer_(loop_),
@@ -171,14 +175,13 @@ class Client::Impl {
   }
 
  private:
-  // One address being tried: connected to, then challenged. The first that
-  // proves to know the secret becomes connection_, the others are closed.
+  // One address being tried: connected to, then asked for a proof. The first
+  // that proves to know the secret becomes connection_, the others are closed.
   struct Try {
     explicit Try(boost::asio::io_context& loop) : socket(loop), limit(loop) {}
     tcp::socket socket;  // Until it is connected.
     std::shared_ptr<Connection> connection;
     boost::asio::steady_timer limit;
-    std::string nonce;
     std::string error;
     bool ended = false;
   };
@@ -205,7 +208,7 @@ class Client::Impl {
                                     if (error) {
                                       EndTry(attempt, error.message());
                                     } else {
-                                      ChallengePeer(attempt);
+                                      AskForProof(attempt);
                                     }
                                   });
     if (tries_.size() == endpoints_.size()) return;
@@ -223,39 +226,23 @@ class Client::Impl {
     });
   }
 
-  void ChallengePeer(const std::shared_ptr<Try>& attempt) {
-    const absl::StatusOr<std::string> nonce = MakeNonce();
-    if (!nonce.ok()) {
-      EndTry(attempt, nonce.status().message());
-      return;
-    }
-    attempt->nonce = *nonce;
+  void AskForProof(const std::shared_ptr<Try>& attempt) {
     LimitTry(attempt, kProofLimit, "it accepts connections but says nothing");
-    attempt->connection =
-        std::make_shared<Connection>(std::move(attempt->socket));
+    attempt->connection = std::make_shared<Connection>(
+        std::move(attempt->socket), tls_, TlsEnd::kPeer);
     attempt->connection->Start(
-        {.on_message = [this, attempt](
-                           std::string payload) { OnProof(attempt, payload); },
+        {.on_proven = [this, attempt] { OnProven(attempt); },
          .on_closed =
-             [this, attempt](absl::Status reason) {
-               EndTry(attempt, reason.message());
+             [this, attempt](const absl::Status& reason) {
+               EndTry(attempt,
+                      absl::IsPermissionDenied(reason)
+                          ? "the answer is not of this job's coordinator"
+                          : reason.message());
              }});
-    protocol::ToCoordinator message;
-    message.mutable_challenge()->set_nonce(*nonce);
-    attempt->connection->Send(message.SerializeAsString());
   }
 
-  void OnProof(const std::shared_ptr<Try>& attempt,
-               const std::string& payload) {
+  void OnProven(const std::shared_ptr<Try>& attempt) {
     if (attempt->ended) return;
-    protocol::FromCoordinator message;
-    if (!message.ParseFromString(payload) || !message.has_proof() ||
-        !SecretsEqual(message.proof().token(),
-                      ProofOf(options_.secret, Prover::kCoordinator,
-                              attempt->nonce, message.proof().nonce()))) {
-      EndTry(attempt, "the answer is not of this job's coordinator");
-      return;
-    }
     const std::shared_ptr<Connection> connection =
         std::exchange(attempt->connection, nullptr);
     for (size_t i = 0; i < tries_.size(); ++i) {
@@ -264,8 +251,7 @@ class Client::Impl {
       address_ = ToText(endpoints_[i]);
     }
     CloseTries();
-    OnConnected(connection, ProofOf(options_.secret, Prover::kPeer,
-                                    attempt->nonce, message.proof().nonce()));
+    OnConnected(connection);
   }
 
   void EndTry(const std::shared_ptr<Try>& attempt, absl::string_view reason) {
@@ -321,15 +307,13 @@ class Client::Impl {
     });
   }
 
-  void OnConnected(std::shared_ptr<Connection> connection,
-                   const std::string& token) {
+  void OnConnected(std::shared_ptr<Connection> connection) {
     connection_ = std::move(connection);
     connection_->Redirect(
         {.on_message = [this](std::string payload) { OnMessage(payload); },
          .on_closed = [this](absl::Status) { OnClosed(); }});
     protocol::ToCoordinator first;
     *first.mutable_hello() = options_.make_hello();
-    first.mutable_hello()->set_token(token);
     connection_->Send(first.SerializeAsString());
     for (const auto& [sequence, message] : unacknowledged_) {
       connection_->Send(message.SerializeAsString());
@@ -392,6 +376,7 @@ class Client::Impl {
 
   const ClientOptions options_;
   const std::vector<tcp::endpoint> endpoints_;
+  boost::asio::ssl::context tls_;
 
   // The event loop of the client's thread.
   boost::asio::io_context loop_;
@@ -427,10 +412,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(*std::move(endpoint));
   }
+  ASSIGN_OR_RETURN(TlsContext tls,
+                   MakeTlsContext(TlsEnd::kPeer, options.secret));
   // Asio throws where file descriptors run out, std::thread where threads do.
   try {
-    return std::unique_ptr<Client>(new Client(
-        std::make_unique<Impl>(std::move(options), std::move(endpoints))));
+    return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(
+        std::move(options), std::move(endpoints), std::move(tls))));
   } catch (const std::exception& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot talk to the coordinator: ", error.what()));

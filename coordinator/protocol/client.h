@@ -28,7 +28,6 @@ struct ClientOptions {
   // The coordinator may be away this long before Receive() gives up.
   absl::Duration give_up_after = absl::Seconds(30);
   // Says who this is, anew for each connection; called on the client's thread.
-  // The token is filled in afterwards.
   std::function<protocol::Hello()> make_hello;
 };
 

@@ -1,30 +1,65 @@
 #include "coordinator/protocol/connection.h"
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/write.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace millrace {
 
 using boost::system::error_code;
 
-Connection::Connection(boost::asio::ip::tcp::socket socket)
-    : socket_(std::move(socket)) {
+namespace {
+
+// A proxy or a scanner of ports is neither: it just ends the connection.
+bool IsOfTls(const error_code& error) {
+  return error.category() == boost::asio::error::get_ssl_category();
+}
+
+absl::Status Lost(const error_code& error) {
+  return absl::UnavailableError(
+      absl::StrCat("connection lost: ", error.message()));
+}
+
+}  // namespace
+
+Connection::Connection(boost::asio::ip::tcp::socket socket,
+                       boost::asio::ssl::context& context, TlsEnd end)
+    : stream_(std::move(socket), context), end_(end) {
   // Step reports are small and latency matters more than packets.
   error_code ignored;
-  socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+  stream_.lowest_layer().set_option(boost::asio::ip::tcp::no_delay(true),
+                                    ignored);
 }
 
 void Connection::Start(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
-  Read();
+  stream_.async_handshake(
+      end_ == TlsEnd::kCoordinator ? boost::asio::ssl::stream_base::server
+                                   : boost::asio::ssl::stream_base::client,
+      [self = shared_from_this()](const error_code& error) {
+        if (self->closed_) return;
+        if (error) {
+          self->Close(IsOfTls(error)
+                          ? absl::PermissionDeniedError(error.message())
+                          : Lost(error));
+          return;
+        }
+        self->proven_ = true;
+        // A copy, as in Read().
+        const auto on_proven = self->callbacks_.on_proven;
+        if (on_proven) on_proven();
+        if (!self->closed_) self->Read();
+      });
 }
 
 void Connection::Send(absl::string_view payload) {
+  CHECK(proven_);
   if (closed_ || closing_) return;
   outgoing_.push_back(EncodeFrame(payload));
   if (outgoing_.size() == 1) Write();
@@ -38,9 +73,12 @@ void Connection::CloseAfterWriting() {
 void Connection::Close(absl::Status reason) {
   if (closed_) return;
   closed_ = true;
+  // TLS's own farewell is not needed: frames say how long they are, and what
+  // was not acknowledged is sent again.
   error_code ignored;
-  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  auto& socket = stream_.lowest_layer();
+  socket.shutdown(boost::asio::ip::tcp::socket::shutdown_both, ignored);
+  socket.close(ignored);
   // Moved out first: the callback may drop the last reference to its owner.
   Callbacks callbacks = std::move(callbacks_);
   callbacks_ = {};
@@ -48,13 +86,13 @@ void Connection::Close(absl::Status reason) {
 }
 
 void Connection::Read() {
-  socket_.async_read_some(
+  stream_.async_read_some(
       boost::asio::buffer(read_buffer_),
       [self = shared_from_this()](const error_code& error, size_t num_bytes) {
         if (self->closed_) return;
         if (error) {
-          self->Close(absl::UnavailableError(
-              absl::StrCat("connection lost: ", error.message())));
+          self->Close(IsOfTls(error) ? absl::DataLossError(error.message())
+                                     : Lost(error));
           return;
         }
         self->decoder_.Append(
@@ -78,12 +116,11 @@ void Connection::Read() {
 
 void Connection::Write() {
   boost::asio::async_write(
-      socket_, boost::asio::buffer(outgoing_.front()),
+      stream_, boost::asio::buffer(outgoing_.front()),
       [self = shared_from_this()](const error_code& error, size_t) {
         if (self->closed_) return;
         if (error) {
-          self->Close(absl::UnavailableError(
-              absl::StrCat("connection lost: ", error.message())));
+          self->Close(Lost(error));
           return;
         }
         self->outgoing_.pop_front();

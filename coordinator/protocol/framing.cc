@@ -1,7 +1,5 @@
 #include "coordinator/protocol/framing.h"
 
-#include <xxhash.h>
-
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
@@ -22,10 +20,6 @@ uint32_t GetLittleEndian32(const char* bytes) {
   return value;
 }
 
-uint32_t Checksum(const char* data, size_t size) {
-  return static_cast<uint32_t>(XXH3_64bits(data, size));
-}
-
 }  // namespace
 
 std::string EncodeFrame(absl::string_view payload) {
@@ -33,7 +27,6 @@ std::string EncodeFrame(absl::string_view payload) {
   std::string frame;
   frame.reserve(kFrameHeaderBytes + payload.size());
   PutLittleEndian32(static_cast<uint32_t>(payload.size()), frame);
-  PutLittleEndian32(Checksum(payload.data(), payload.size()), frame);
   frame.append(payload.data(), payload.size());
   return frame;
 }
@@ -51,16 +44,13 @@ absl::StatusOr<std::optional<std::string>> FrameDecoder::Next() {
   if (available < static_cast<size_t>(kFrameHeaderBytes)) return std::nullopt;
   const char* header = buffer_.data() + consumed_;
   const uint32_t size = GetLittleEndian32(header);
-  if (size > max_bytes_) {
-    return absl::DataLossError(
-        absl::StrCat("a frame of ", size, " bytes; the limit is ", max_bytes_));
+  if (size > kMaxFrameBytes) {
+    return absl::DataLossError(absl::StrCat(
+        "a frame of ", size, " bytes; the limit is ", kMaxFrameBytes));
   }
   if (available < static_cast<size_t>(kFrameHeaderBytes) + size)
     return std::nullopt;
   const char* payload = header + kFrameHeaderBytes;
-  if (Checksum(payload, size) != GetLittleEndian32(header + 4)) {
-    return absl::DataLossError("a frame's checksum differs from its content");
-  }
   consumed_ += kFrameHeaderBytes + size;
   return std::string(payload, size);
 }

@@ -1,5 +1,5 @@
-// Frames on a byte stream: 4 bytes of length and 4 of checksum, little-endian,
-// then that many bytes of one serialized message.
+// Frames on a byte stream: 4 bytes of length, little-endian, then that many
+// bytes of one serialized message. TLS below them notices damage.
 
 #ifndef MILLRACE_COORDINATOR_PROTOCOL_FRAMING_H_
 #define MILLRACE_COORDINATOR_PROTOCOL_FRAMING_H_
@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-inline constexpr int64_t kFrameHeaderBytes = 8;
+inline constexpr int64_t kFrameHeaderBytes = 4;
 // A larger length is taken for garbage. The largest real messages are measured
 // timelines and profiles, well below one MiB.
 inline constexpr int64_t kMaxFrameBytes = int64_t{64} << 20;
@@ -25,16 +25,12 @@ std::string EncodeFrame(absl::string_view payload);
 // Cuts a stream that arrives in pieces into payloads.
 class FrameDecoder {
  public:
-  // From the next frame on; at most kMaxFrameBytes.
-  void LimitFrames(int64_t max_bytes) { max_bytes_ = max_bytes; }
   void Append(absl::string_view bytes);
   // The next whole payload; nothing if more bytes are needed. DataLoss if the
-  // length is beyond the limit or the checksum differs: the stream is useless
-  // from there on.
+  // length is beyond the limit: the stream is useless from there on.
   absl::StatusOr<std::optional<std::string>> Next();
 
  private:
-  int64_t max_bytes_ = kMaxFrameBytes;
   std::string buffer_;
   size_t consumed_ = 0;
 };

@@ -1,7 +1,5 @@
 #include "coordinator/protocol/secret.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -10,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/files.h"
 
 namespace millrace {
@@ -20,34 +17,13 @@ constexpr size_t kLeastSecret = 16;
 
 }  // namespace
 
-absl::StatusOr<std::string> MakeNonce() {
+absl::StatusOr<std::string> MakeSecret() {
   std::string bytes(16, '\0');
   if (getrandom(bytes.data(), bytes.size(), 0) !=
       static_cast<ssize_t>(bytes.size())) {
     return absl::InternalError("the kernel gave no random bytes");
   }
-  return bytes;
-}
-
-absl::StatusOr<std::string> MakeSecret() {
-  absl::StatusOr<std::string> bytes = MakeNonce();
-  if (!bytes.ok()) return bytes;
-  return absl::BytesToHexString(*bytes);
-}
-
-std::string ProofOf(absl::string_view secret, Prover prover,
-                    absl::string_view peer_nonce,
-                    absl::string_view coordinator_nonce) {
-  // Lengths keep the parts apart.
-  const std::string text =
-      absl::StrCat(prover == Prover::kCoordinator ? "coordinator" : "peer", " ",
-                   peer_nonce.size(), " ", peer_nonce, coordinator_nonce);
-  unsigned char result[EVP_MAX_MD_SIZE];
-  unsigned size = 0;
-  CHECK(HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
-             reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-             result, &size) != nullptr);
-  return std::string(reinterpret_cast<const char*>(result), size);
+  return absl::BytesToHexString(bytes);
 }
 
 absl::StatusOr<std::string> SecretFromEnvironment() {

@@ -1,12 +1,11 @@
 // The job's secret: a random token that agent 0 makes and that both ends of a
-// connection prove to know before anything else. It travels through the
+// connection prove to know before anything else (tls.h). It travels through the
 // launcher and the environment, never on a command line, where others could
 // read it, and never over a connection.
 
 #ifndef MILLRACE_COORDINATOR_PROTOCOL_SECRET_H_
 #define MILLRACE_COORDINATOR_PROTOCOL_SECRET_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,18 +20,6 @@ absl::StatusOr<std::string> MakeSecret();
 
 // FailedPrecondition if the environment holds none.
 absl::StatusOr<std::string> SecretFromEnvironment();
-
-// The random part of a proof, 16 bytes.
-absl::StatusOr<std::string> MakeNonce();
-
-enum class Prover : uint8_t { kCoordinator, kPeer };
-
-// Returns the proof that `prover` knows the secret: HMAC-SHA256 (RFC 2104) with
-// the secret as key, over who speaks and both ends' nonces. So a proof of an
-// earlier conversation is worth nothing, and neither end can echo the other's.
-std::string ProofOf(absl::string_view secret, Prover prover,
-                    absl::string_view peer_nonce,
-                    absl::string_view coordinator_nonce);
 
 // The secret where no launcher hands one to the agents: the content of `file`,
 // which nobody but its owner may read, or the environment's if `file` is empty.

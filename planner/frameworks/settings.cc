@@ -225,9 +225,10 @@ absl::Status AddPrintedArguments(absl::string_view text, Settings* settings) {
 // Whether the word is an override: "model.num_layers=32". Hydra puts a plus
 // before keys that it adds. Variables of the environment are in capitals.
 bool IsOverride(absl::string_view word) {
-  const absl::string_view key =
-      absl::StripPrefix(word.substr(0, word.find('=')), "+");
-  return key.size() < word.size() && !key.empty() &&
+  const size_t end = word.find('=');
+  if (end == absl::string_view::npos) return false;
+  const absl::string_view key = absl::StripPrefix(word.substr(0, end), "+");
+  return !key.empty() &&
          absl::ascii_islower(static_cast<unsigned char>(key[0])) &&
          std::ranges::all_of(key, [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '_' || c == '.';

@@ -1,6 +1,7 @@
 #include "planner/text/yaml_tree.h"
 
 #include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <sstream>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -56,6 +58,33 @@ int LineOfBadByte(absl::string_view text) {
   }
   return line;
 }
+
+// Throws at the begin of a second document. The library begins one without end
+// where text that it does not understand follows the first.
+class OneDocument : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++num_documents_ > 1) {
+      throw YAML::Exception(mark,
+                            "a second YAML document, or text behind the end "
+                            "of the first; one file holds one");
+    }
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int num_documents_ = 0;
+};
 
 class TreeBuilder {
  public:
@@ -152,15 +181,13 @@ absl::StatusOr<YamlTree> ParseYaml(absl::string_view yaml,
     return builder.Error(line, TooDeep());
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(yaml));
-    if (documents.size() > 1) {
-      return builder.Error(
-          std::max(documents[1].Mark().line, 0) + 1,
-          "a second YAML document; one file holds one, remove the '---'");
+    const std::string text(yaml);
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    OneDocument one_document;
+    while (parser.HandleNextDocument(one_document)) {
     }
-    if (!documents.empty()) {
-      RETURN_IF_ERROR(builder.Build(documents[0], 0, &tree));
-    }
+    RETURN_IF_ERROR(builder.Build(YAML::Load(text), 0, &tree));
   } catch (const YAML::DeepRecursion& error) {  // At some hundred levels.
     return builder.Error(std::max(error.mark.line, 0) + 1, TooDeep());
   } catch (const YAML::Exception& error) {

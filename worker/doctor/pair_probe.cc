@@ -14,15 +14,13 @@
 #include "base/parallel.h"
 #include "base/statistics.h"
 #include "base/status_macros.h"
-#include "coordinator/protocol/secret.h"
+#include "coordinator/protocol/tls.h"
 #include "worker/doctor/clock_offset.h"
 #include "worker/doctor/timed_socket.h"
 
 namespace millrace {
 namespace {
 
-constexpr size_t kNonceBytes = 16;
-constexpr size_t kProofBytes = 32;
 constexpr absl::Duration kStrangerLimit = absl::Seconds(15);
 constexpr absl::Duration kServeLimit = absl::Seconds(10);
 constexpr absl::Duration kRailLimit = absl::Seconds(5);
@@ -74,44 +72,41 @@ absl::Status ReadBlocks(TimedSocket& socket, int64_t num_bytes,
   return absl::OkStatus();
 }
 
-// The client's nonce, then the server's nonce, proof and index, then the
-// client's proof. Returns the server's index.
+// Both ends prove to know the secret; the server then says which agent it is.
+// What follows is plain: encryption would be measured with the network.
+absl::StatusOr<std::string> Greet(TlsEnd end, TimedSocket& socket,
+                                  const std::string& secret,
+                                  const std::string& words,
+                                  absl::Time deadline) {
+  ASSIGN_OR_RETURN(const TlsContext context, MakeTlsContext(end, secret));
+  return Shake(end, context.get(),
+               {.read =
+                    [&](std::string* bytes) {
+                      return socket.Read(bytes->data(), bytes->size(),
+                                         deadline);
+                    },
+                .write =
+                    [&](absl::string_view bytes) {
+                      return socket.Write(bytes.data(), bytes.size(), deadline);
+                    }},
+               words);
+}
+
 absl::StatusOr<int32_t> GreetServer(TimedSocket& socket,
                                     const std::string& secret,
                                     absl::Time deadline) {
-  ASSIGN_OR_RETURN(const std::string nonce, MakeNonce());
-  RETURN_IF_ERROR(socket.Write(nonce.data(), kNonceBytes, deadline));
-  std::string other(kNonceBytes, '\0');
-  std::string proof(kProofBytes, '\0');
-  int32_t agent_idx = 0;
-  RETURN_IF_ERROR(socket.Read(other.data(), other.size(), deadline));
-  RETURN_IF_ERROR(socket.Read(proof.data(), proof.size(), deadline));
-  RETURN_IF_ERROR(socket.Read(&agent_idx, sizeof(agent_idx), deadline));
-  if (!SecretsEqual(proof,
-                    ProofOf(secret, Prover::kCoordinator, nonce, other))) {
+  const absl::StatusOr<std::string> words =
+      Greet(TlsEnd::kPeer, socket, secret, "", deadline);
+  if (absl::IsPermissionDenied(words.status())) {
     return absl::PermissionDeniedError(
         "the answer is not of this examination's");
   }
-  const std::string own = ProofOf(secret, Prover::kPeer, nonce, other);
-  RETURN_IF_ERROR(socket.Write(own.data(), own.size(), deadline));
-  return agent_idx;
-}
-
-absl::Status GreetClient(TimedSocket& socket, const std::string& secret,
-                         int32_t agent_idx, absl::Time deadline) {
-  std::string nonce(kNonceBytes, '\0');
-  RETURN_IF_ERROR(socket.Read(nonce.data(), nonce.size(), deadline));
-  ASSIGN_OR_RETURN(const std::string own, MakeNonce());
-  const std::string proof = ProofOf(secret, Prover::kCoordinator, nonce, own);
-  RETURN_IF_ERROR(socket.Write(own.data(), own.size(), deadline));
-  RETURN_IF_ERROR(socket.Write(proof.data(), proof.size(), deadline));
-  RETURN_IF_ERROR(socket.Write(&agent_idx, sizeof(agent_idx), deadline));
-  std::string answer(kProofBytes, '\0');
-  RETURN_IF_ERROR(socket.Read(answer.data(), answer.size(), deadline));
-  if (!SecretsEqual(answer, ProofOf(secret, Prover::kPeer, nonce, own))) {
-    return absl::PermissionDeniedError("not of this examination");
+  RETURN_IF_ERROR(words.status());
+  int32_t agent_idx = 0;
+  if (!absl::SimpleAtoi(*words, &agent_idx)) {
+    return absl::InternalError("the answer is no agent's number");
   }
-  return absl::OkStatus();
+  return agent_idx;
 }
 
 // Until the client ends the connection.
@@ -327,7 +322,9 @@ void PairServer::Serve(int fd) {
   TimedSocket socket(fd);
   const absl::Time deadline = MonotonicNow() + kStrangerLimit;
   // Why a connection ended is the client's to say.
-  absl::Status status = GreetClient(socket, secret_, agent_idx_, deadline);
+  absl::Status status = Greet(TlsEnd::kCoordinator, socket, secret_,
+                              absl::StrCat(agent_idx_.load()), deadline)
+                            .status();
   if (status.ok()) status = ServeWishes(socket);
   static_cast<void>(status);
 }

@@ -122,7 +122,7 @@ bool ReadRuns(absl::string_view bytes, int width, int64_t count,
       for (size_t i = 0; i < run.size(); ++i) {
         value |= static_cast<uint32_t>(static_cast<uint8_t>(run[i])) << (8 * i);
       }
-      if (header >> 1 == 0) return false;
+      if (header >> 1 == 0 || uint64_t{value} >> width != 0) return false;
       const uint64_t length = std::min<uint64_t>(header >> 1, missing);
       out->insert(out->end(), static_cast<size_t>(length), value);
       continue;
@@ -345,12 +345,14 @@ absl::Status ParquetColumn::ReadData(const PageHeader& header,
                                &rest, &definitions_));
   } else {
     // Levels of version 2 come first and are never packed.
-    const int64_t level_bytes =
-        header.repetition_bytes + header.definition_bytes;
-    if (header.repetition_bytes < 0 || header.definition_bytes < 0 ||
-        level_bytes > header.packed_bytes || level_bytes > header.plain_bytes) {
+    const int64_t most = std::min(header.packed_bytes, header.plain_bytes);
+    if (header.repetition_bytes < 0 || header.repetition_bytes > most ||
+        header.definition_bytes < 0 ||
+        header.definition_bytes > most - header.repetition_bytes) {
       return Damaged("a page's levels are longer than the page");
     }
+    const int64_t level_bytes =
+        header.repetition_bytes + header.definition_bytes;
     absl::string_view levels =
         absl::string_view(packed).substr(0, static_cast<size_t>(level_bytes));
     RETURN_IF_ERROR(ReadLevels(node_.max_repetition, header.num_values,

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ class RunningServer {
                OnMessage(session, message);
              },
          .on_closed = [](SessionId) {},
+         .on_stranger = [this](const std::string&) { ++num_stranger_events; },
          .tick_interval = absl::Milliseconds(50),
          .on_tick = [] {}});
     EXPECT_TRUE(server.ok()) << server.status();
@@ -49,6 +51,7 @@ class RunningServer {
 
   std::atomic<int> num_hellos = 0;
   std::atomic<int> num_heartbeats = 0;
+  std::atomic<int> num_stranger_events = 0;
 
  private:
   // Echoes RendezvousSet; acknowledges if told to.
@@ -198,79 +201,147 @@ TEST(ClientServerTest, TakesTheAddressOfItsCoordinator) {
   EXPECT_EQ(other_server.num_hellos, 0);
 }
 
-// Sends `payloads` as a stranger would and reads until the server closes. True
-// if it did; a server that goes on listening runs into the limit.
-bool IsTurnedAway(const Listener& listener,
-                  const std::vector<std::string>& payloads) {
+int ConnectTo(const Listener& listener) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
   socklen_t size = sizeof(address);
   getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  return fd;
+}
+
+// Sends `bytes` as a stranger would and reads until the server closes. True if
+// it did; a server that goes on listening runs into the limit.
+bool IsTurnedAway(const Listener& listener, const std::string& bytes) {
+  const int fd = ConnectTo(listener);
   timeval limit = {.tv_sec = 10};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  bool closed = connect(fd, reinterpret_cast<sockaddr*>(&address), size) == 0;
-  for (const std::string& payload : payloads) {
-    send(fd, payload.data(), payload.size(), MSG_NOSIGNAL);
-  }
+  send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   char buffer[4096];
   ssize_t num_bytes = 0;
   while ((num_bytes = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
   }
-  closed = closed && (num_bytes == 0 || errno == ECONNRESET);
+  const bool closed = num_bytes == 0 || errno == ECONNRESET;
   close(fd);
   return closed;
 }
 
-std::string Frame(const protocol::ToCoordinator& message) {
-  return EncodeFrame(message.SerializeAsString());
-}
-
 // Goal: whoever cannot prove the secret is turned away at once, however he
-// begins, and peers are served meanwhile. Method: the secret itself as a token,
-// no challenge, a wrong proof, no nonce, a frame that would take memory, bytes
-// that are no frame.
+// begins, and peers are served meanwhile. Method: a greeting without a proof,
+// bytes that are nothing, another protocol, a record of TLS that is too large.
 TEST(ClientServerTest, TurnsStrangersAway) {
   auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok());
   RunningServer server(*listener, true);
   protocol::ToCoordinator hello;
-  hello.mutable_hello()->set_token("right");
   hello.mutable_hello()->mutable_worker()->set_worker(3);
-  protocol::ToCoordinator challenge;
-  challenge.mutable_challenge()->set_nonce(*MakeNonce());
-  protocol::ToCoordinator no_nonce;
-  no_nonce.mutable_challenge();
-  protocol::ToCoordinator large;
-  large.mutable_challenge()->set_nonce(std::string(1 << 20, 'x'));
-  const std::vector<std::vector<std::string>> beginnings = {
-      {Frame(hello)},
-      {Frame(challenge), Frame(hello)},
-      {Frame(challenge), Frame(challenge)},
-      {Frame(no_nonce)},
-      {Frame(large).substr(0, kFrameHeaderBytes)},
-      {std::string(100, 'x')}};
+  const std::vector<std::string> beginnings = {
+      EncodeFrame(hello.SerializeAsString()), std::string(100, 'x'),
+      "GET / HTTP/1.1\r\n\r\n", std::string("\x16\x03\x01\xff\xff", 5)};
   for (size_t i = 0; i < beginnings.size(); ++i) {
     EXPECT_TRUE(IsTurnedAway(*listener, beginnings[i])) << i;
   }
   EXPECT_EQ(server.num_hellos, 0);
+  EXPECT_EQ(server.num_stranger_events, 1);
   auto client = MakeClient(listener->address(), "right");
   ASSERT_TRUE(client.ok());
   EXPECT_TRUE((*client)->Receive(kLimit).ok());
   EXPECT_EQ(server.num_hellos, 1);
 }
 
-// Goal: a recorded conversation opens nothing. Method: proofs of two
-// conversations, and of both ends of one, differ.
-TEST(SecretTest, ProofsServeOnce) {
-  const auto a = MakeNonce();
-  const auto b = MakeNonce();
-  ASSERT_TRUE(a.ok() && b.ok());
-  const std::string proof = ProofOf("secret", Prover::kPeer, *a, *b);
-  EXPECT_EQ(proof.size(), 32u);
-  EXPECT_EQ(proof, ProofOf("secret", Prover::kPeer, *a, *b));
-  EXPECT_NE(proof, ProofOf("secret", Prover::kCoordinator, *a, *b));
-  EXPECT_NE(proof, ProofOf("secret", Prover::kPeer, *b, *a));
-  EXPECT_NE(proof, ProofOf("other", Prover::kPeer, *a, *b));
+// Passes on what the two ends of one connection say, and keeps it.
+class Recorder {
+ public:
+  Recorder(const Listener& here, const Listener& there)
+      : thread_([this, listening = here.fd(), &there] {
+          int ends[2] = {accept(listening, nullptr, nullptr), ConnectTo(there)};
+          pollfd polled[2] = {{.fd = ends[0], .events = POLLIN},
+                              {.fd = ends[1], .events = POLLIN}};
+          bool open = true;
+          while (open && poll(polled, 2, -1) > 0) {
+            for (int i = 0; i < 2; ++i) {
+              if (polled[i].revents == 0) continue;
+              char buffer[4096];
+              const ssize_t size = recv(ends[i], buffer, sizeof(buffer), 0);
+              open = open && size > 0;
+              if (size <= 0) continue;
+              said[i].append(buffer, static_cast<size_t>(size));
+              send(ends[1 - i], buffer, static_cast<size_t>(size),
+                   MSG_NOSIGNAL);
+            }
+          }
+          close(ends[0]);
+          close(ends[1]);
+        }) {}
+  void Wait() { thread_.join(); }
+
+  std::string said[2];  // By the client, by the server. After Wait().
+
+ private:
+  std::thread thread_;
+};
+
+// Goal: a recorded conversation opens nothing, at either end. Method: record a
+// client and its server; say to a server what the client said, and to a client
+// what the server said.
+TEST(ClientServerTest, RecordedConversationsOpenNothing) {
+  auto listener = Listener::Create();
+  auto between = Listener::Create();
+  ASSERT_TRUE(listener.ok() && between.ok());
+  RunningServer server(*listener, true);
+  Recorder recorder(*between, *listener);
+  {
+    auto client = MakeClient(between->address(), "right");
+    ASSERT_TRUE(client.ok());
+    EXPECT_TRUE((*client)->Receive(kLimit).ok());
+    Set(**client, "a");
+    EXPECT_EQ(Echoes(**client, 1), std::set<std::string>{"a"});
+  }
+  recorder.Wait();
+  EXPECT_EQ(server.num_hellos, 1);
+  EXPECT_GT(recorder.said[0].size(), 300u);
+  // Nothing can be read in it either.
+  EXPECT_EQ(recorder.said[1].find("welcome"), std::string::npos);
+  EXPECT_TRUE(IsTurnedAway(*listener, recorder.said[0]));
+  EXPECT_EQ(server.num_hellos, 1);
+
+  std::thread impostor([fd = between->fd(), &recorder] {
+    const int end = accept(fd, nullptr, nullptr);
+    send(end, recorder.said[1].data(), recorder.said[1].size(), MSG_NOSIGNAL);
+    char buffer[4096];
+    while (recv(end, buffer, sizeof(buffer), 0) > 0) {
+    }
+    close(end);
+  });
+  auto client = MakeClient(between->address(), "right");
+  ASSERT_TRUE(client.ok());
+  impostor.join();
+  shutdown(between->fd(), SHUT_RDWR);
+  EXPECT_EQ((*client)->Receive(kLimit).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+// Goal: strangers who say nothing keep nobody out for long, the server holds
+// only some of them, and tells of them once. Method: more of them than it holds
+// connect before a peer.
+TEST(ClientServerTest, HoldsFewStrangers) {
+  auto listener = Listener::Create();
+  ASSERT_TRUE(listener.ok());
+  RunningServer server(*listener, true);
+  std::vector<int> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(ConnectTo(*listener));
+  auto client = MakeClient(listener->address(), "right");
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE((*client)->Receive(kLimit).ok());
+  EXPECT_EQ(server.num_hellos, 1);
+  EXPECT_EQ(server.num_stranger_events, 1);
+  int num_closed = 0;
+  for (const int fd : strangers) {
+    char byte;
+    num_closed += recv(fd, &byte, 1, MSG_DONTWAIT) == 0 ? 1 : 0;
+    close(fd);
+  }
+  EXPECT_GE(num_closed, 300 - 256);
 }
 
 // Goal: secrets are random and compared whole.

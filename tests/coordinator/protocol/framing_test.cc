@@ -36,25 +36,11 @@ TEST(FramingTest, SurvivesAnyCutting) {
   EXPECT_EQ(decoded, payloads);
 }
 
-// Goal: a flipped bit anywhere is noticed. Method: flip each bit of a frame; a
-// changed length may also leave the decoder waiting for more.
-TEST(FramingTest, NoticesEveryFlippedBit) {
-  const std::string frame = EncodeFrame("some payload");
-  for (size_t bit = 0; bit < frame.size() * 8; ++bit) {
-    std::string damaged = frame;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
-    FrameDecoder decoder;
-    decoder.Append(damaged);
-    const auto next = decoder.Next();
-    EXPECT_TRUE(!next.ok() || !next->has_value()) << "bit " << bit;
-  }
-}
-
 // Goal: garbage does not make the decoder wait for gigabytes. Method: a length
 // just beyond the limit.
 TEST(FramingTest, RefusesAnAbsurdLength) {
   FrameDecoder decoder;
-  decoder.Append(absl::string_view("\xff\xff\xff\xff\0\0\0\0", 8));
+  decoder.Append(absl::string_view("\xff\xff\xff\xff", 4));
   EXPECT_EQ(decoder.Next().status().code(), absl::StatusCode::kDataLoss);
 }
 

@@ -247,6 +247,7 @@ TEST(JobFileTest, RefusesWrongValues) {
        "above heartbeat_interval_ms 200, found 100"},
       {absl::StrCat(kSmallJob, "data2:\n  - x: ]\n"), "not valid YAML"},
       {absl::StrCat(kSmallJob, "---\nname: b\n"), "second YAML document"},
+      {"[a], b\n", "job.yaml:1: not valid YAML: a second YAML document"},
       {absl::StrCat(kSmallJob, "output: &a {x: *a}\n"), "nested deeper"},
       {absl::StrCat(kSmallJob, "? [a]\n: 1\n"), "a key must be a plain word"},
       {"", "expected a map of sections"},

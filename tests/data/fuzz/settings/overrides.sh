@@ -1,0 +1,1 @@
+model.num_layers=4 trainer.max_steps=100 --seq-length 2048 +a.b="c d"

@@ -1,0 +1,1 @@
+model.num_layers=4 +a
