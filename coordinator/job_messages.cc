@@ -259,7 +259,7 @@ void JobRunner::OnRendezvous(SessionId session,
   const std::string& key = message.rendezvous_get().key();
   const auto found = rendezvous_.find(key);
   if (found == rendezvous_.end()) {
-    rendezvous_waiters_[key].push_back(session);
+    rendezvous_waiters_[key].insert(session);
     return;
   }
   answer.mutable_rendezvous_value()->set_key(key);
@@ -361,6 +361,7 @@ void JobRunner::OnCheckpointPart(Rank rank,
                     .generation = message.generation(),
                     .step = part.step(),
                     .rank = ToInt(rank),
+                    .host = state_->HostOf(rank),
                     .detail = part.error()});
   }
   auto& of_step = parts_[part.step()];

@@ -176,6 +176,7 @@ void JobRunner::Do(const KillWorkerProcess& action) {
   output_->Event({.event = "worker_killed",
                   .generation = ToInt(state_->generation()),
                   .rank = ToInt(action.process.rank),
+                  .host = state_->HostOf(action.process.rank),
                   .detail = action.reason});
   protocol::FromCoordinator message;
   message.mutable_kill_worker()->set_rank(ToInt(action.process.rank));
@@ -240,7 +241,11 @@ void JobRunner::Do(const BeginGeneration& action) {
     start->set_restore_path(*restore);
   }
   for (const auto& [rank, session] : worker_sessions_) {
-    if (ToInt(rank) < action.num_ranks) server_->Send(session, message);
+    if (ToInt(rank) >= action.num_ranks) continue;
+    if (action.purpose == Purpose::kTrain) {
+      output_->SetHost(rank, state_->HostOf(rank));
+    }
+    server_->Send(session, message);
   }
 }
 
@@ -363,6 +368,8 @@ void JobRunner::Do(const Report& action) {
   } else if (action.event == "worker_died") {
     progress_->Line(
         absl::StrCat(state_->NameOf(Rank{action.rank}), " died: ", detail));
+  } else if (action.event == "generation_failed") {
+    progress_->Line(absl::StrCat("starting again: ", detail));
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
@@ -377,9 +384,12 @@ void JobRunner::Do(const Report& action) {
     MustSucceed(output_->WriteTime());
   }
   output_->Event({.event = action.event,
-                  .generation = ToInt(state_->generation()),
+                  .generation = action.generation >= 0
+                                    ? action.generation
+                                    : ToInt(state_->generation()),
                   .step = action.step,
                   .rank = action.rank,
+                  .host = state_->HostOf(Rank{action.rank}),
                   .detail = detail});
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -196,7 +197,7 @@ class JobRunner {
 
   // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;
-  std::map<std::string, std::vector<SessionId>> rendezvous_waiters_;
+  std::map<std::string, std::set<SessionId>> rendezvous_waiters_;
   std::map<int64_t, std::map<Rank, Part>> parts_;
   std::string commit_detail_;  // What the newest committed checkpoint cost.
   struct MeasuredRank {

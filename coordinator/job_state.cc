@@ -121,11 +121,15 @@ int32_t JobState::AgentOf(Rank rank) const {
   return -1;
 }
 
+std::string JobState::HostOf(Rank rank) const {
+  const int32_t agent_idx = ToInt(rank) < 0 ? -1 : AgentOf(rank);
+  return agent_idx < 0 ? "" : agents_[agent_idx].host;
+}
+
 std::string JobState::NameOf(Rank rank) const {
-  const int32_t agent_idx = AgentOf(rank);
   const std::string name = absl::StrCat("rank ", ToInt(rank));
-  if (agent_idx < 0) return name;
-  const std::string& host = agents_[agent_idx].host;
+  const std::string host = HostOf(rank);
+  if (host.empty()) return name;
   const bool one_host =
       std::all_of(agents_.begin(), agents_.end(),
                   [&](const Agent& agent) { return agent.host == host; });
@@ -237,7 +241,15 @@ void JobState::BeginIfAllCleared() {
   if (stop_requested_) actions_.emplace_back(TellWorkersToStop{});
 }
 
-void JobState::Recover(const std::string& cause) {
+void JobState::Recover(Rank rank, const std::string& cause) {
+  actions_.emplace_back(Report{.event = "generation_failed",
+                               .rank = ToInt(rank),
+                               .detail = absl::StrCat(NameOf(rank), cause),
+                               .generation = ToInt(generation_)});
+  Restart(absl::StrCat(NameOf(rank), cause));
+}
+
+void JobState::Restart(const std::string& cause) {
   if (++restarts_ > options_.max_restarts) {
     End(Verdict::kFailed,
         absl::StrCat("more than fault.max_restarts = ", options_.max_restarts,
@@ -250,8 +262,7 @@ void JobState::Recover(const std::string& cause) {
 void JobState::FinishRejoining() {
   for (int32_t i = 0; i < num_ranks_; ++i) {
     if (!workers_[Rank{i}].ordered) {
-      Recover(absl::StrCat(NameOf(Rank{i}),
-                           " was gone when the coordinator came back"));
+      Recover(Rank{i}, " was gone when the coordinator came back");
       return;
     }
   }

@@ -176,6 +176,7 @@ struct Report {
   int64_t step = -1;
   int32_t rank = -1;
   std::string detail;
+  int64_t generation = -1;  // Below zero: the current one.
 };
 // kStopped: gracefully, by request. kRequeued: likewise, to be started again.
 // kBroken: at once, by request.
@@ -243,6 +244,8 @@ class JobState {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
+  // Of its agent; empty if no agent has that rank.
+  std::string HostOf(Rank rank) const;
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
   std::string NameOf(Rank rank) const;
 
@@ -307,7 +310,10 @@ class JobState {
   // Empty if there is none.
   std::string ReasonToKill(const Worker& worker) const;
   void ForgiveOwnStall();
-  void Recover(const std::string& cause);  // Within the budget of restarts.
+  // Reports that the generation failed, by what that rank did or met: `cause`
+  // follows its name. Then as Restart().
+  void Recover(Rank rank, const std::string& cause);
+  void Restart(const std::string& cause);  // Within the budget of restarts.
   void End(Verdict verdict, const std::string& reason);
   int32_t NumActiveRanks() const;
   int32_t AgentOf(Rank rank) const;

@@ -64,8 +64,7 @@ void JobState::On(const WorkerJoined& event) {
       if (ToInt(event.process.rank) >= NumActiveRanks()) break;
       if (event.generation != generation_ ||
           event.phase == WorkerPhase::kIdle) {
-        Recover(absl::StrCat(NameOf(event.process.rank),
-                             " lost its connection and its orders"));
+        Recover(event.process.rank, " lost its connection and its orders");
       } else if (stop_requested_) {
         actions_.emplace_back(TellWorkersToStop{});
       }
@@ -109,7 +108,8 @@ void JobState::On(const WorkerDead& event) {
     case Phase::kProfiling:
     case Phase::kTraining:
       if (rank < NumActiveRanks()) {
-        Recover(absl::StrCat(NameOf(event.process.rank), ": ", event.detail));
+        // The death is reported already.
+        Restart(absl::StrCat(NameOf(event.process.rank), ": ", event.detail));
       }
       break;
     case Phase::kRejoining:
@@ -151,12 +151,11 @@ void JobState::On(const WorkerFailed& event) {
       (phase_ != Phase::kTraining && phase_ != Phase::kProfiling)) {
     return;
   }
-  const std::string cause =
-      absl::StrCat(NameOf(event.rank), ": ", event.status.message());
+  const std::string cause = absl::StrCat(": ", event.status.message());
   if (IsHopeless(event.status)) {
-    End(Verdict::kFailed, cause);
+    End(Verdict::kFailed, absl::StrCat(NameOf(event.rank), cause));
   } else {
-    Recover(cause);
+    Recover(event.rank, cause);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/files.h"
 #include "coordinator/coordinator.h"
@@ -89,6 +90,33 @@ training: {steps: 12, global_batch: 8, optimizer: {learning_rate: 1e-3}}
     return **message;
   }
 
+  // An agent with the job, data and one device, on host node1 or node2.
+  std::unique_ptr<Client> ConnectReadyAgent(int32_t agent_idx) {
+    protocol::Hello hello =
+        Greeting(agent_idx, agent_idx == 0 ? "node1" : "node2");
+    hello.mutable_agent()->set_has_job(true);
+    hello.mutable_agent()->set_run_directory(run_directory_);
+    hello.mutable_agent()->set_num_devices(1);
+    hello.mutable_agent()->set_threads_per_device(1);
+    hello.mutable_agent()->set_devices_on_host(1);
+    hello.mutable_agent()->set_machine("made up");
+    hello.mutable_agent()->set_memory_bytes(int64_t{8} << 30);
+    hello.mutable_agent()->set_sees_checkpoints(true);
+    hello.mutable_agent()->set_data_ready(true);
+    return Connect(hello);
+  }
+
+  // The worker that the agent is told to start.
+  std::unique_ptr<Client> ConnectWorker(Client& agent) {
+    const protocol::FromCoordinator order = Answer(agent);
+    EXPECT_TRUE(order.has_start_worker());
+    protocol::Hello hello;
+    hello.mutable_worker()->set_rank(order.start_worker().rank());
+    hello.mutable_worker()->set_incarnation(order.start_worker().incarnation());
+    hello.mutable_worker()->set_run_directory(run_directory_);
+    return Connect(hello);
+  }
+
   // Why a process with this greeting is refused; empty if it is not.
   std::string Refusal(const protocol::Hello& hello) {
     const std::unique_ptr<Client> client = Connect(hello);
@@ -141,6 +169,33 @@ TEST_F(JobRunnerTest, GivesEachIndexOnce) {
   EXPECT_THAT(Refusal(Greeting(-1, "node3", 9)), HasSubstr("higher --agents"));
   EXPECT_THAT(Refusal(Greeting(-1, "node2", 9)),
               HasSubstr("host node2 has joined already, as agent 1"));
+}
+
+// Goal: the cause of a failed generation, with its rank and host, reaches the
+// run's events. Method: two agents whose workers are to measure a profile; one
+// of them fails, as where its peer cannot be reached.
+TEST_F(JobRunnerTest, RecordsWhyAGenerationFailed) {
+  std::vector<std::unique_ptr<Client>> agents, workers;
+  for (int32_t i = 0; i < 2; ++i) agents.push_back(ConnectReadyAgent(i));
+  for (int32_t i = 0; i < 2; ++i) workers.push_back(ConnectWorker(*agents[i]));
+  const protocol::FromCoordinator start = Answer(*workers[1]);
+  ASSERT_TRUE(start.has_start_generation());
+  protocol::ToCoordinator failed;
+  failed.set_generation(start.generation());
+  failed.mutable_generation_failed()->set_code(
+      static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  failed.mutable_generation_failed()->set_message("no sign of rank 0");
+  workers[1]->SendReliably(std::move(failed));
+  // All are told to start again.
+  EXPECT_TRUE(Answer(*workers[1]).has_abort_generation());
+  const absl::StatusOr<std::string> events =
+      ReadFile(run_directory_ + "/events.jsonl");
+  ASSERT_TRUE(events.ok());
+  EXPECT_THAT(
+      *events,
+      HasSubstr(R"("event":"generation_failed","generation":1,"rank":1,)"
+                R"("host":"node2","detail":"rank 1 (node2): )"
+                R"(no sign of rank 0")"));
 }
 
 }  // namespace
