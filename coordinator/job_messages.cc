@@ -60,7 +60,9 @@ void JobRunner::OnMessage(SessionId session,
   if (!message.has_checkpoint_part() && !message.has_worker_finished()) {
     Acknowledge(session, message.sequence());
   }
-  if (peer.process.has_value()) {
+  if (peer.visits) {
+    OnVisitorMessage(session, message);
+  } else if (peer.process.has_value()) {
     Handle(WorkerHeard{*peer.process});
     OnWorkerMessage(session, *peer.process, message);
   } else {
@@ -69,7 +71,10 @@ void JobRunner::OnMessage(SessionId session,
   }
 }
 
-void JobRunner::OnClosed(SessionId session) { peers_.erase(session); }
+void JobRunner::OnClosed(SessionId session) {
+  peers_.erase(session);
+  ForgetVisitor(session);
+}
 
 void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
   if (exit_code_.has_value()) {
@@ -81,6 +86,10 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
   }
   if (hello.has_agent()) {
     OnAgentHello(session, hello.agent());
+    return;
+  }
+  if (hello.has_visitor()) {
+    peers_[session] = {.visits = true};
     return;
   }
   const protocol::WorkerHello& worker = hello.worker();
@@ -187,6 +196,9 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
           WorkerDead{{Rank{died.rank()}, died.incarnation()}, died.detail()});
       break;
     }
+    case protocol::ToCoordinator::kLog:
+      OnLogText(message.log());
+      break;
     case protocol::ToCoordinator::kStopRequest:
       if (end_after_exports_.has_value()) {
         End(*std::exchange(end_after_exports_, std::nullopt));

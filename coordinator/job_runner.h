@@ -1,7 +1,8 @@
 // Between JobState and the world: messages become events (job_messages.cc),
 // actions become messages, files and log records (job_runner.cc, of planning
 // job_planning.cc, of the end job_end.cc). What several hosts share and must
-// agree on is in job_hosts.cc. All on the server's thread but for
+// agree on is in job_hosts.cc, answers to who looks at the job in
+// job_visitors.cc. All on the server's thread but for
 // the slow part of planning.
 
 #ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
@@ -31,6 +32,7 @@
 #include "coordinator/resume.h"
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
+#include "coordinator/watch/run_follower.h"
 #include "coordinator/write_ahead_log.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
@@ -51,6 +53,7 @@ class JobRunner {
   struct Peer {
     int32_t agent_idx = -1;              // Set for an agent.
     std::optional<RankProcess> process;  // Set for a worker.
+    bool visits = false;
   };
   struct Part {
     std::string entry;
@@ -94,6 +97,13 @@ class JobRunner {
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
   void OnStepDone(Rank rank, int64_t generation,
                   const protocol::StepDone& step);
+  // Who takes no part; job_visitors.cc.
+  void OnVisitorMessage(SessionId session,
+                        const protocol::ToCoordinator& message);
+  void AnswerStatus(SessionId session);
+  void AskForLog(SessionId session, const protocol::LogRequest& request);
+  void OnLogText(const protocol::LogText& text);
+  void ForgetVisitor(SessionId session);
   void OnCheckpointPart(Rank rank, const protocol::ToCoordinator& message);
   void OnProfile(const protocol::ToCoordinator& message);
   void OnFinished(Rank rank, const protocol::ToCoordinator& message);
@@ -184,6 +194,9 @@ class JobRunner {
   std::string last_message_;  // For agents that come back after the end.
 
   std::map<SessionId, Peer> peers_;
+  std::optional<RunFollower> follower_;  // Since the first visitor's question.
+  std::map<int32_t, SessionId> log_readers_;  // By the request's number.
+  int32_t last_log_request_ = 0;
   std::map<int32_t, SessionId> agent_sessions_;
   std::map<int32_t, SessionRoute> agent_routes_;
   std::map<Rank, SessionId> worker_sessions_;

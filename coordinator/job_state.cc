@@ -113,6 +113,7 @@ void JobState::BecomeComplete() {
 }
 
 int32_t JobState::AgentOf(Rank rank) const {
+  if (ToInt(rank) < 0) return -1;
   int32_t first_rank = 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     first_rank += agents_[i].num_devices;
@@ -122,7 +123,7 @@ int32_t JobState::AgentOf(Rank rank) const {
 }
 
 std::string JobState::HostOf(Rank rank) const {
-  const int32_t agent_idx = ToInt(rank) < 0 ? -1 : AgentOf(rank);
+  const int32_t agent_idx = AgentOf(rank);
   return agent_idx < 0 ? "" : agents_[agent_idx].host;
 }
 

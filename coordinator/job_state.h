@@ -244,6 +244,7 @@ class JobState {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
+  int32_t AgentOf(Rank rank) const;  // -1: no agent has that rank.
   // Of its agent; empty if no agent has that rank.
   std::string HostOf(Rank rank) const;
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
@@ -316,7 +317,6 @@ class JobState {
   void Restart(const std::string& cause);  // Within the budget of restarts.
   void End(Verdict verdict, const std::string& reason);
   int32_t NumActiveRanks() const;
-  int32_t AgentOf(Rank rank) const;
   // Null unless `process` is the newest of its rank.
   Worker* Find(const RankProcess& process);
 

@@ -198,5 +198,48 @@ TEST_F(JobRunnerTest, RecordsWhyAGenerationFailed) {
                 R"(no sign of rank 0")"));
 }
 
+// Goal: who knows the secret sees the job's status and any rank's log from any
+// host, without being taken for an agent; a rank that is not there, and a log
+// that its host cannot read, are errors. Method: a visitor, and an agent that
+// answers it.
+TEST_F(JobRunnerTest, AnswersVisitors) {
+  std::vector<std::unique_ptr<Client>> agents, workers;
+  for (int32_t i = 0; i < 2; ++i) agents.push_back(ConnectReadyAgent(i));
+  for (int32_t i = 0; i < 2; ++i) workers.push_back(ConnectWorker(*agents[i]));
+  ASSERT_TRUE(Answer(*workers[1]).has_start_generation());
+  protocol::Hello hello;
+  hello.mutable_visitor();
+  const std::unique_ptr<Client> visitor = Connect(hello);
+
+  protocol::ToCoordinator question;
+  question.mutable_status_request();
+  visitor->SendReliably(question);
+  const protocol::FromCoordinator status = Answer(*visitor);
+  EXPECT_THAT(status.status().text(),
+              HasSubstr("generation_started: measures a profile"));
+  EXPECT_THAT(status.status().json(), HasSubstr(R"("over":false)"));
+
+  question.mutable_log_request()->set_rank(1);
+  question.mutable_log_request()->set_offset(5);
+  visitor->SendReliably(question);
+  const protocol::FromCoordinator order = Answer(*agents[1]);
+  ASSERT_TRUE(order.has_read_log());
+  EXPECT_EQ(order.read_log().rank(), 1);
+  EXPECT_EQ(order.read_log().offset(), 5);
+  protocol::ToCoordinator text;
+  text.mutable_log()->set_number(order.read_log().number());
+  text.mutable_log()->set_text("more");
+  agents[1]->Send(text);
+  EXPECT_EQ(Answer(*visitor).log().text(), "more");
+
+  question.mutable_log_request()->set_rank(2);
+  visitor->SendReliably(question);
+  EXPECT_THAT(Answer(*visitor).log().error(),
+              HasSubstr("the job has no rank 2; its hosts have 2 devices"));
+  question.mutable_log_request()->set_rank(-1);
+  visitor->SendReliably(question);
+  EXPECT_THAT(Answer(*visitor).log().error(), HasSubstr("no rank -1"));
+}
+
 }  // namespace
 }  // namespace millrace
