@@ -8,19 +8,17 @@
 // run. tests/bench/many_agents.py --keep-profile writes one.
 
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,23 +28,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/protocol/build_id.h"
-#include "coordinator/protocol/connection.h"
+#include "coordinator/protocol/client.h"
 #include "coordinator/protocol/millrace.pb.h"
-#include "coordinator/protocol/secret.h"
 #include "worker/agent/listener.h"
 
 namespace millrace {
 namespace {
 
-using boost::asio::ip::tcp;
-using boost::system::error_code;
-
-constexpr auto kHeartbeat = std::chrono::milliseconds(200);
-constexpr auto kStep = std::chrono::seconds(1);
+constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
+constexpr absl::Duration kStep = absl::Seconds(1);
 constexpr char kSecret[] = "0123456789abcdef0123456789abcdef";
 
 std::string JobText(const std::string& profile, int32_t num_agents) {
@@ -65,192 +61,167 @@ profile: )",
                       profile, "\nlayout: {data: ", num_agents, "}\n");
 }
 
-// Counts what the simulated processes reached.
-struct Progress {
-  int32_t num_running = 0;
-  int64_t num_steps = 0;  // Of all ranks.
-  int32_t num_ended = 0;
+// An agent, or a worker. Asks for nothing that the real ones do not.
+struct Process {
+  int32_t idx = 0;          // Of the agent, or the worker's rank.
+  int32_t incarnation = 0;  // 0: an agent.
+  std::string run_directory;
+  int64_t generation = 0;
+  int64_t num_steps = 0;
+  bool trains = false;
+  bool ended = false;
+  std::unique_ptr<Client> client;  // Last: its thread reads the others.
 };
 
-// An agent, or a worker. Asks for nothing that the real ones do not.
-class Peer : public std::enable_shared_from_this<Peer> {
- public:
-  Peer(boost::asio::io_context& loop, tcp::endpoint coordinator, int32_t idx,
-       int32_t incarnation, Progress* progress)
-      : loop_(loop),
-        coordinator_(std::move(coordinator)),
-        idx_(idx),
-        incarnation_(incarnation),
-        progress_(progress),
-        socket_(loop),
-        heartbeat_(loop),
-        step_(loop) {}
+protocol::Hello HelloOf(const Process& process) {
+  protocol::Hello hello;
+  if (process.incarnation > 0) {
+    hello.mutable_worker()->set_rank(process.idx);
+    hello.mutable_worker()->set_incarnation(process.incarnation);
+    hello.mutable_worker()->set_run_directory(process.run_directory);
+    return hello;
+  }
+  protocol::AgentHello* agent = hello.mutable_agent();
+  agent->set_agent_idx(process.idx);
+  agent->set_host(absl::StrCat("node", process.idx));
+  agent->set_build_id(BuildId());
+  if (process.run_directory.empty()) return hello;
+  agent->set_has_job(true);
+  agent->set_run_directory(process.run_directory);
+  agent->set_num_devices(1);
+  agent->set_threads_per_device(1);
+  agent->set_devices_on_host(1);
+  agent->set_machine("simulated");
+  agent->set_memory_bytes(int64_t{8} << 30);
+  agent->set_data_ready(true);
+  return hello;
+}
 
-  void Start() {
-    socket_.async_connect(coordinator_,
-                          [self = shared_from_this()](const error_code& error) {
-                            CHECK(!error);
-                            self->Challenge();
-                          });
+// All agents, and the workers that they are told to start. Each has a client of
+// its own, as real ones do; one thread hears what all of them are told.
+class Processes {
+ public:
+  explicit Processes(std::string address) : address_(std::move(address)) {}
+  ~Processes() { close(epoll_); }
+
+  void StartAgents(int32_t num_agents) {
+    for (int32_t i = 0; i < num_agents; ++i) Add({.idx = i});
   }
 
   // Ends the job.
   void Stop() {
     protocol::ToCoordinator message;
     message.mutable_stop_request()->set_now(true);
-    Send(message, /*reliably=*/true);
+    processes_[0]->client->SendReliably(std::move(message));
   }
+
+  // Lets time pass; returns whether `done` came true within `limit`.
+  bool RunUntil(const std::function<bool()>& done, absl::Duration limit) {
+    const absl::Time deadline = MonotonicNow() + limit;
+    while (!done() && MonotonicNow() < deadline) {
+      epoll_event events[64];
+      const int count = epoll_wait(epoll_, events, std::size(events), 50);
+      for (int i = 0; i < count; ++i) {
+        Hear(*processes_[events[i].data.u64]);
+      }
+      if (MonotonicNow() > next_step_) EndStep();
+    }
+    return done();
+  }
+
+  int32_t num_training() const { return num_training_; }
+  int32_t num_agents_ended() const { return num_agents_ended_; }
+  int64_t num_steps() const { return num_steps_; }  // Of all ranks.
 
  private:
-  bool is_worker() const { return incarnation_ > 0; }
-
-  void Send(protocol::ToCoordinator& message, bool reliably) {
-    if (reliably) message.set_sequence(++last_sequence_);
-    connection_->Send(message.SerializeAsString());
+  void Add(Process process) {
+    processes_.push_back(std::make_unique<Process>(std::move(process)));
+    Process& added = *processes_.back();
+    auto client =
+        Client::Create({.address = address_,
+                        .secret = kSecret,
+                        .heartbeat_interval = kHeartbeat,
+                        .make_hello = [&added] { return HelloOf(added); }});
+    CHECK(client.ok());
+    added.client = *std::move(client);
+    epoll_event event = {.events = EPOLLIN};
+    event.data.u64 = processes_.size() - 1;
+    CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, added.client->event_fd(), &event) ==
+          0);
   }
 
-  void Challenge() {
-    connection_ = std::make_shared<Connection>(std::move(socket_));
-    connection_->Start({.on_message =
-                            [self = shared_from_this()](std::string payload) {
-                              protocol::FromCoordinator message;
-                              CHECK(message.ParseFromString(payload));
-                              self->OnMessage(message);
-                            },
-                        .on_closed =
-                            [self = shared_from_this()](absl::Status) {
-                              self->heartbeat_.cancel();
-                              self->step_.cancel();
-                            }});
-    const absl::StatusOr<std::string> nonce = MakeNonce();
-    CHECK(nonce.ok());
-    nonce_ = *nonce;
-    protocol::ToCoordinator message;
-    message.mutable_challenge()->set_nonce(nonce_);
-    Send(message, false);
-  }
-
-  void SayHello(const std::string& token) {
-    protocol::ToCoordinator message;
-    message.mutable_hello()->set_token(token);
-    if (is_worker()) {
-      protocol::WorkerHello* worker = message.mutable_hello()->mutable_worker();
-      worker->set_rank(idx_);
-      worker->set_incarnation(incarnation_);
-      worker->set_run_directory(run_directory_);
-    } else {
-      protocol::AgentHello* agent = message.mutable_hello()->mutable_agent();
-      agent->set_agent_idx(idx_);
-      agent->set_host(absl::StrCat("node", idx_));
-      agent->set_build_id(BuildId());
-      if (!run_directory_.empty()) {
-        agent->set_has_job(true);
-        agent->set_run_directory(run_directory_);
-        agent->set_num_devices(1);
-        agent->set_threads_per_device(1);
-        agent->set_devices_on_host(1);
-        agent->set_machine("simulated");
-        agent->set_memory_bytes(int64_t{8} << 30);
-        agent->set_data_ready(true);
-      }
+  void Hear(Process& process) {
+    while (!process.ended) {
+      const auto message = process.client->Receive(absl::ZeroDuration());
+      // It hears no more of a coordinator that has ended.
+      process.ended = !message.ok();
+      if (!message.ok() || !message->has_value()) return;
+      Obey(**message, process);
     }
-    Send(message, false);
   }
 
-  void OnMessage(const protocol::FromCoordinator& message) {
+  void Obey(const protocol::FromCoordinator& message, Process& process) {
+    protocol::ToCoordinator answer;
+    answer.set_generation(message.generation());
     switch (message.body_case()) {
-      case protocol::FromCoordinator::kProof:
-        SayHello(
-            ProofOf(kSecret, Prover::kPeer, nonce_, message.proof().nonce()));
-        Heartbeat();
-        break;
       case protocol::FromCoordinator::kWelcome:
-        run_directory_ = message.welcome().run_directory();
-        SayHello("");
+        process.run_directory = message.welcome().run_directory();
+        *answer.mutable_hello() = HelloOf(process);
+        process.client->Send(std::move(answer));
         break;
-      case protocol::FromCoordinator::kStartWorker: {
-        const protocol::StartWorker& order = message.start_worker();
-        const auto worker = std::make_shared<Peer>(
-            loop_, coordinator_, order.rank(), order.incarnation(), progress_);
-        worker->run_directory_ = run_directory_;
-        worker->Start();
+      case protocol::FromCoordinator::kStartWorker:
+        Add({.idx = message.start_worker().rank(),
+             .incarnation = message.start_worker().incarnation(),
+             .run_directory = process.run_directory});
         break;
-      }
-      case protocol::FromCoordinator::kAbortGeneration: {
-        protocol::ToCoordinator ready;
-        ready.set_generation(message.generation());
-        ready.mutable_worker_ready();
-        Send(ready, true);
+      case protocol::FromCoordinator::kAbortGeneration:
+        answer.mutable_worker_ready();
+        process.client->SendReliably(std::move(answer));
         break;
-      }
-      case protocol::FromCoordinator::kStartGeneration: {
+      case protocol::FromCoordinator::kStartGeneration:
         CHECK(message.start_generation().purpose() ==
               protocol::GENERATION_PURPOSE_TRAIN);
-        generation_ = message.generation();
-        protocol::ToCoordinator running;
-        running.set_generation(generation_);
-        running.mutable_generation_running();
-        Send(running, true);
-        ++progress_->num_running;
-        Step(1);
+        process.generation = message.generation();
+        process.trains = true;
+        ++num_training_;
+        answer.mutable_generation_running();
+        process.client->SendReliably(std::move(answer));
         break;
-      }
       case protocol::FromCoordinator::kShutdown:
-        if (!is_worker()) ++progress_->num_ended;
-        if (!message.shutdown().message().empty() && idx_ == 0) {
-          std::cerr << message.shutdown().message() << std::endl;
-        }
-        connection_->CloseAfterWriting();
+        process.ended = true;
+        process.trains = false;
+        if (process.incarnation == 0) ++num_agents_ended_;
         break;
       default:
         break;
     }
   }
 
-  void Heartbeat() {
-    heartbeat_.expires_after(kHeartbeat);
-    heartbeat_.async_wait([self = shared_from_this()](const error_code& error) {
-      if (error) return;
+  void EndStep() {
+    next_step_ = MonotonicNow() + kStep;
+    for (const std::unique_ptr<Process>& process : processes_) {
+      if (!process->trains) continue;
       protocol::ToCoordinator message;
-      message.mutable_heartbeat();
-      self->Send(message, false);
-      self->Heartbeat();
-    });
+      message.set_generation(process->generation);
+      protocol::StepDone* done = message.mutable_step_done();
+      done->set_step(++process->num_steps);
+      done->set_loss(1);
+      done->set_finite(true);
+      done->set_step_time_s(1);
+      done->mutable_breakdown()->set_compute_s(0.5);
+      done->mutable_breakdown()->set_exposed_data_comm_s(0.5);
+      process->client->SendReliably(std::move(message));
+      ++num_steps_;
+    }
   }
 
-  void Step(int64_t step) {
-    step_.expires_after(kStep);
-    step_.async_wait(
-        [self = shared_from_this(), step](const error_code& error) {
-          if (error) return;
-          protocol::ToCoordinator message;
-          message.set_generation(self->generation_);
-          protocol::StepDone* done = message.mutable_step_done();
-          done->set_step(step);
-          done->set_loss(1);
-          done->set_finite(true);
-          done->set_step_time_s(1);
-          done->mutable_breakdown()->set_compute_s(0.5);
-          done->mutable_breakdown()->set_exposed_data_comm_s(0.5);
-          self->Send(message, true);
-          ++self->progress_->num_steps;
-          self->Step(step + 1);
-        });
-  }
-
-  boost::asio::io_context& loop_;
-  const tcp::endpoint coordinator_;
-  const int32_t idx_;          // Of the agent, or the worker's rank.
-  const int32_t incarnation_;  // 0: an agent.
-  Progress* const progress_;
-  tcp::socket socket_;
-  std::shared_ptr<Connection> connection_;
-  boost::asio::steady_timer heartbeat_;
-  boost::asio::steady_timer step_;
-  std::string nonce_;
-  std::string run_directory_;
-  uint64_t last_sequence_ = 0;
-  int64_t generation_ = 0;
+  const std::string address_;
+  const int epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  std::vector<std::unique_ptr<Process>> processes_;
+  absl::Time next_step_ = MonotonicNow() + kStep;
+  int32_t num_training_ = 0;
+  int32_t num_agents_ended_ = 0;
+  int64_t num_steps_ = 0;
 };
 
 // Of both kinds, as the kernel counts it.
@@ -289,68 +260,44 @@ int Run(const std::string& profile, int32_t num_agents, int32_t seconds) {
     if (!code.ok()) std::cerr << code.status() << std::endl;
     _exit(code.value_or(1));
   }
-  boost::asio::io_context loop;
-  const std::pair<std::string, std::string> address =
-      absl::StrSplit(listener->address(), ':');
-  int32_t port = 0;
-  CHECK(absl::SimpleAtoi(address.second, &port));
-  const tcp::endpoint endpoint(boost::asio::ip::make_address(address.first),
-                               static_cast<uint16_t>(port));
-  Progress progress;
-  std::vector<std::shared_ptr<Peer>> agents;
-  const auto began = std::chrono::steady_clock::now();
-  for (int32_t i = 0; i < num_agents; ++i) {
-    agents.push_back(std::make_shared<Peer>(loop, endpoint, i, 0, &progress));
-    agents.back()->Start();
-  }
-  const auto run_until = [&](const std::function<bool()>& done,
-                             std::chrono::seconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
-    while (!done() && std::chrono::steady_clock::now() < deadline) {
-      loop.run_one_for(std::chrono::milliseconds(100));
-    }
-    return done();
-  };
-  const auto age = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                         began)
-        .count();
-  };
-  const bool all_run =
-      run_until([&] { return progress.num_running == num_agents; },
-                std::chrono::seconds(120));
-  if (all_run) {
-    absl::PrintF("%d agents and their workers train %.1f s after their start\n",
-                 num_agents, age());
+  const absl::Time began = MonotonicNow();
+  Processes processes(listener->address());
+  processes.StartAgents(num_agents);
+  const bool all_train = processes.RunUntil(
+      [&] { return processes.num_training() == num_agents; }, absl::Minutes(2));
+  if (all_train) {
+    absl::PrintF("%d agents and their workers train %s after their start\n",
+                 num_agents, absl::FormatDuration(MonotonicNow() - began));
     // The first step has come, and joining is over.
-    run_until([] { return false; }, std::chrono::seconds(3));
+    const auto never = [] { return false; };
+    processes.RunUntil(never, absl::Seconds(3));
     const double used_before = ProcessorSeconds(coordinator);
-    const int64_t steps_before = progress.num_steps;
-    const double age_before = age();
-    run_until([] { return false; }, std::chrono::seconds(seconds));
-    const double passed = age() - age_before;
+    const int64_t steps_before = processes.num_steps();
+    const absl::Time window_began = MonotonicNow();
+    processes.RunUntil(never, absl::Seconds(seconds));
+    const double passed = absl::ToDoubleSeconds(MonotonicNow() - window_began);
     absl::PrintF(
         "coordinator: %.1f %% of a core over %.1f s, with %d heartbeats each "
         "200 ms and %.0f ends of steps a second (bar: 100 %%)\n",
         100 * (ProcessorSeconds(coordinator) - used_before) / passed, passed,
         2 * num_agents,
-        static_cast<double>(progress.num_steps - steps_before) / passed);
+        static_cast<double>(processes.num_steps() - steps_before) / passed);
   } else {
-    absl::PrintF("only %d of %d workers train after %.0f s\n",
-                 progress.num_running, num_agents, age());
+    absl::PrintF("only %d of %d workers train after 2 min\n",
+                 processes.num_training(), num_agents);
   }
-  agents[0]->Stop();
-  const bool all_ended =
-      run_until([&] { return progress.num_ended == num_agents; },
-                std::chrono::seconds(30));
+  processes.Stop();
+  const bool all_ended = processes.RunUntil(
+      [&] { return processes.num_agents_ended() == num_agents; },
+      absl::Seconds(30));
   if (!all_ended) {
-    absl::PrintF("only %d of %d agents were told the end\n", progress.num_ended,
-                 num_agents);
+    absl::PrintF("only %d of %d agents were told the end\n",
+                 processes.num_agents_ended(), num_agents);
     kill(coordinator, SIGKILL);
   }
   waitpid(coordinator, nullptr, 0);
   std::filesystem::remove_all(folder);
-  return all_run && all_ended ? 0 : 1;
+  return all_train && all_ended ? 0 : 1;
 }
 
 }  // namespace
