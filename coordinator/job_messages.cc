@@ -295,6 +295,7 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
         timeline.ranks.push_back(std::move(measured.timeline));
         loads.push_back(measured.load);
       }
+      AlignBegins(&timeline);
       MustSucceed(output_->WriteFile("timelines/measured.json",
                                      TimelineToJson(timeline)));
       ObserveStep(generation, step.step(), timeline,

@@ -216,6 +216,11 @@ void JobRunner::Do(const BeginGeneration& action) {
   start->set_num_ranks(action.num_ranks);
   start->set_job_yaml(job_yaml_);
   start->set_ranks_per_host(Devices().ranks_per_host);
+  if (state_->HasSeveralHosts()) {
+    for (int32_t i = 0; i < action.num_ranks; ++i) {
+      start->add_hosts(state_->HostOf(Rank{i}));
+    }
+  }
   if (action.purpose == Purpose::kProfile) {
     start->set_purpose(protocol::GENERATION_PURPOSE_PROFILE);
     if (options_.tune) {

@@ -127,14 +127,17 @@ std::string JobState::HostOf(Rank rank) const {
   return agent_idx < 0 ? "" : agents_[agent_idx].host;
 }
 
+bool JobState::HasSeveralHosts() const {
+  return std::any_of(agents_.begin(), agents_.end(), [&](const Agent& agent) {
+    return agent.host != agents_[0].host;
+  });
+}
+
 std::string JobState::NameOf(Rank rank) const {
   const std::string name = absl::StrCat("rank ", ToInt(rank));
   const std::string host = HostOf(rank);
-  if (host.empty()) return name;
-  const bool one_host =
-      std::all_of(agents_.begin(), agents_.end(),
-                  [&](const Agent& agent) { return agent.host == host; });
-  return one_host ? name : absl::StrCat(name, " (", host, ")");
+  if (host.empty() || !HasSeveralHosts()) return name;
+  return absl::StrCat(name, " (", host, ")");
 }
 
 std::string JobState::NameOfAgent(int32_t agent_idx) const {

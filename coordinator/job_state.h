@@ -247,6 +247,7 @@ class JobState {
   int32_t AgentOf(Rank rank) const;  // -1: no agent has that rank.
   // Of its agent; empty if no agent has that rank.
   std::string HostOf(Rank rank) const;
+  bool HasSeveralHosts() const;
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
   std::string NameOf(Rank rank) const;
 

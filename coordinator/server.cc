@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "coordinator/protocol/connection.h"
 #include "coordinator/protocol/secret.h"
 
@@ -154,6 +155,10 @@ class Server::Impl {
     if (!message.ParseFromString(payload)) {
       Refuse(session);
     } else if (session.authenticated) {
+      // At once, since the offset is off by half of what this takes.
+      if (message.heartbeat().asked_ns() != 0) {
+        AnswerClock(message.heartbeat(), session);
+      }
       options_.on_message(id, message);
     } else if (session.expected_token.empty()) {
       if (!Prove(message.challenge(), session)) Refuse(session);
@@ -165,6 +170,16 @@ class Server::Impl {
     } else {
       Refuse(session);
     }
+  }
+
+  static void AnswerClock(const protocol::Heartbeat& heartbeat,
+                          const Session& session) {
+    protocol::FromCoordinator message;
+    protocol::ClockAnswer* answer = message.mutable_clock();
+    answer->set_asked_ns(heartbeat.asked_ns());
+    answer->set_received_ns(absl::ToUnixNanos(MonotonicNow()));
+    answer->set_answered_ns(answer->received_ns());
+    session.connection->Send(message.SerializeAsString());
   }
 
   static void Refuse(const Session& session) {

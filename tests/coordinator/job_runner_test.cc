@@ -18,6 +18,7 @@
 namespace millrace {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr absl::Duration kAnswerLimit = absl::Seconds(20);
@@ -180,6 +181,7 @@ TEST_F(JobRunnerTest, RecordsWhyAGenerationFailed) {
   for (int32_t i = 0; i < 2; ++i) workers.push_back(ConnectWorker(*agents[i]));
   const protocol::FromCoordinator start = Answer(*workers[1]);
   ASSERT_TRUE(start.has_start_generation());
+  EXPECT_THAT(start.start_generation().hosts(), ElementsAre("node1", "node2"));
   protocol::ToCoordinator failed;
   failed.set_generation(start.generation());
   failed.mutable_generation_failed()->set_code(

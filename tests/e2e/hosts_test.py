@@ -79,6 +79,7 @@ class HostsTest(unittest.TestCase):
             self.agent(hosts, job)
             first = curve(hosts)
             self.assertEqual(len(first), 12)
+            self.check_timeline(hosts, 2 * num_hosts)
             own = os.listdir(run_folder(hosts, num_hosts) + "/logs")
             self.assertEqual(sorted(own), [f"agent-{num_hosts - 1}.log",
                                            *(f"worker-{2 * num_hosts - i:04}.log" for i in (2, 1))])
@@ -91,6 +92,24 @@ class HostsTest(unittest.TestCase):
                              env=hosts.environment())
             self.assertEqual(done.returncode, 0, done.stdout)
             self.check_close(first, curve(hosts))
+
+    def check_timeline(self, hosts, num_ranks):
+        """One timeline holds all hosts' ranks, whose steps overlap on its one clock."""
+        with open(run_folder(hosts) + "/timelines/measured.json") as file:
+            timeline = json.load(file)
+        self.assertEqual([rank["rank"] for rank in timeline["ranks"]], list(range(num_ranks)))
+        begins = [rank["begin_s"] for rank in timeline["ranks"]]
+        self.assertEqual(min(begins), 0)
+        # The ranks end their step in one all-reduce.
+        self.assertLess(max(begins), max(rank["events"][-1][2] for rank in timeline["ranks"]))
+        trace = hosts.folder + "/trace.json"
+        subprocess.run([MILLRACE, "report", run_folder(hosts), "--trace", trace], check=True,
+                       stdout=subprocess.DEVNULL)
+        with open(trace) as file:
+            names = {event["args"]["name"] for event in json.load(file)["traceEvents"]
+                     if event["name"] == "process_name"}
+        self.assertTrue(any(name.startswith(f"rank {num_ranks - 1} on node{num_ranks // 2}, ")
+                            for name in names), names)
 
     def check_close(self, over_hosts, on_one_host):
         """The plan of one host may add in another order."""

@@ -15,7 +15,7 @@
 #include "base/statistics.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/secret.h"
-#include "worker/doctor/clock_offset.h"
+#include "base/clock_offset.h"
 #include "worker/doctor/timed_socket.h"
 
 namespace millrace {
