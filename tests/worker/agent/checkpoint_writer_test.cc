@@ -122,7 +122,7 @@ TEST(CheckpointWriterTest, AbandonsAtOnce) {
   EXPECT_TRUE(absl::IsAborted(writer.WaitUntilIdle(aborted)));
   files.may_go_on.Notify();
   ASSERT_TRUE(writer.Start(WriteOf(3, WeightOf(&weight), &next), never).ok());
-  next.done.WaitForNotification();
+  ASSERT_TRUE(writer.WaitUntilIdle(never).ok());
   EXPECT_TRUE(next.entry.ok()) << next.entry.status();
   EXPECT_FALSE(abandoned.done.HasBeenNotified());
   EXPECT_FALSE(waiting.done.HasBeenNotified());
