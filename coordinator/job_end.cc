@@ -107,6 +107,9 @@ void JobRunner::End(const EndJob& action) {
   for (const auto& [agent_idx, session] : agent_sessions_) {
     server_->Send(session, message);
   }
+  for (const auto& [session, peer] : peers_) {
+    if (peer.visits) server_->Send(session, message);
+  }
   server_->Stop();
 }
 

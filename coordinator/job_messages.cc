@@ -60,7 +60,9 @@ void JobRunner::OnMessage(SessionId session,
   if (!message.has_checkpoint_part() && !message.has_worker_finished()) {
     Acknowledge(session, message.sequence());
   }
-  if (peer.process.has_value()) {
+  if (peer.visits) {
+    OnVisitorMessage(session, message);
+  } else if (peer.process.has_value()) {
     Handle(WorkerHeard{*peer.process});
     OnWorkerMessage(session, *peer.process, message);
   } else {
@@ -70,6 +72,7 @@ void JobRunner::OnMessage(SessionId session,
 }
 
 void JobRunner::OnClosed(SessionId session) {
+  ForgetVisitor(session);
   const auto found = peers_.find(session);
   if (found == peers_.end()) return;
   const int32_t agent_idx = found->second.agent_idx;
@@ -89,6 +92,10 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
   }
   if (hello.has_agent()) {
     OnAgentHello(session, hello.agent());
+    return;
+  }
+  if (hello.has_visitor()) {
+    peers_[session] = {.visits = true};
     return;
   }
   const protocol::WorkerHello& worker = hello.worker();
@@ -197,6 +204,9 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
       Handle(WorkerDead{{worker, died.incarnation()}, died.detail()});
       break;
     }
+    case protocol::ToCoordinator::kLog:
+      OnLogText(message.log());
+      break;
     case protocol::ToCoordinator::kStopRequest:
       if (end_after_exports_.has_value()) {
         End(*std::exchange(end_after_exports_, std::nullopt));
@@ -276,7 +286,7 @@ void JobRunner::OnRendezvous(SessionId session,
   const std::string& key = message.rendezvous_get().key();
   const auto found = rendezvous_.find(key);
   if (found == rendezvous_.end()) {
-    rendezvous_waiters_[key].push_back(session);
+    rendezvous_waiters_[key].insert(session);
     return;
   }
   answer.mutable_rendezvous_value()->set_key(key);
@@ -300,6 +310,7 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
         timeline.ranks.push_back(std::move(measured.timeline));
         loads.push_back(measured.load);
       }
+      AlignBegins(&timeline);
       MustSucceed(output_->WriteFile("timelines/measured.json",
                                      TimelineToJson(timeline)));
       ObserveStep(generation, step.step(), timeline,
@@ -377,6 +388,7 @@ void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
                     .generation = message.generation(),
                     .step = part.step(),
                     .rank = ToInt(rank),
+                    .host = state_->HostOf(rank),
                     .detail = part.error()});
   }
   auto& of_step = parts_[part.step()];

@@ -186,6 +186,7 @@ void JobRunner::Do(const KillWorkerProcess& action) {
   output_->Event({.event = "worker_killed",
                   .generation = ToInt(state_->generation()),
                   .rank = rank.has_value() ? ToInt(*rank) : -1,
+                  .host = state_->HostOf(action.process.worker),
                   .detail = action.reason});
   protocol::FromCoordinator message;
   message.mutable_kill_worker()->set_worker(ToInt(action.process.worker));
@@ -226,6 +227,11 @@ void JobRunner::Do(const BeginGeneration& action) {
   start->set_num_ranks(num_ranks);
   start->set_job_yaml(job_yaml_);
   start->set_ranks_per_host(Devices().ranks_per_host);
+  if (state_->HasSeveralHosts()) {
+    for (WorkerIdx worker : action.members) {
+      start->add_hosts(state_->HostOf(worker));
+    }
+  }
   if (action.purpose == Purpose::kProfile) {
     start->set_purpose(protocol::GENERATION_PURPOSE_PROFILE);
     if (options_.tune) {
@@ -251,8 +257,12 @@ void JobRunner::Do(const BeginGeneration& action) {
     start->set_restore_path(*restore);
   }
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    const WorkerIdx worker = action.members[rank];
+    if (action.purpose == Purpose::kTrain) {
+      output_->SetHost(Rank{rank}, state_->HostOf(worker));
+    }
     start->set_rank(rank);
-    server_->Send(worker_sessions_[action.members[rank]], message);
+    server_->Send(worker_sessions_[worker], message);
   }
 }
 
@@ -387,6 +397,8 @@ void JobRunner::Do(const Report& action) {
     progress_->Line(absl::StrCat(
         "the other hosts cannot go on, waiting for those that are lost: ",
         detail));
+  } else if (action.event == "generation_failed") {
+    progress_->Line(absl::StrCat("starting again: ", detail));
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
@@ -401,9 +413,14 @@ void JobRunner::Do(const Report& action) {
     MustSucceed(output_->WriteTime());
   }
   output_->Event({.event = action.event,
-                  .generation = ToInt(state_->generation()),
+                  .generation = action.generation >= 0
+                                    ? action.generation
+                                    : ToInt(state_->generation()),
                   .step = action.step,
                   .rank = rank.has_value() ? ToInt(*rank) : -1,
+                  .host = action.worker.has_value()
+                              ? state_->HostOf(*action.worker)
+                              : "",
                   .detail = detail});
 }
 

@@ -1,7 +1,8 @@
 // Between JobState and the world: messages become events (job_messages.cc),
 // actions become messages, files and log records (job_runner.cc, of planning
 // job_planning.cc, of the end job_end.cc). What several hosts share and must
-// agree on is in job_hosts.cc. All on the server's thread but for
+// agree on is in job_hosts.cc, answers to who looks at the job in
+// job_visitors.cc. All on the server's thread but for
 // the slow part of planning.
 
 #ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +32,7 @@
 #include "coordinator/resume.h"
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
+#include "coordinator/watch/run_follower.h"
 #include "coordinator/write_ahead_log.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
@@ -50,6 +53,7 @@ class JobRunner {
   struct Peer {
     int32_t agent_idx = -1;            // Set for an agent.
     std::optional<ProcessId> process;  // Set for a worker.
+    bool visits = false;
   };
   struct Part {
     std::string entry;
@@ -96,6 +100,13 @@ class JobRunner {
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
   void OnStepDone(Rank rank, int64_t generation,
                   const protocol::StepDone& step);
+  // Who takes no part; job_visitors.cc.
+  void OnVisitorMessage(SessionId session,
+                        const protocol::ToCoordinator& message);
+  void AnswerStatus(SessionId session);
+  void AskForLog(SessionId session, const protocol::LogRequest& request);
+  void OnLogText(const protocol::LogText& text);
+  void ForgetVisitor(SessionId session);
   void OnCheckpointPart(WorkerIdx worker, Rank rank,
                         const protocol::ToCoordinator& message);
   void OnProfile(const protocol::ToCoordinator& message);
@@ -200,6 +211,9 @@ class JobRunner {
   std::string last_message_;  // For agents that come back after the end.
 
   std::map<SessionId, Peer> peers_;
+  std::optional<RunFollower> follower_;  // Since the first visitor's question.
+  std::map<int32_t, SessionId> log_readers_;  // By the request's number.
+  int32_t last_log_request_ = 0;
   std::map<int32_t, SessionId> agent_sessions_;
   std::map<int32_t, SessionRoute> agent_routes_;
   std::map<WorkerIdx, SessionId> worker_sessions_;
@@ -213,7 +227,7 @@ class JobRunner {
 
   // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;
-  std::map<std::string, std::vector<SessionId>> rendezvous_waiters_;
+  std::map<std::string, std::set<SessionId>> rendezvous_waiters_;
   std::map<int64_t, std::map<Rank, Part>> parts_;
   std::string commit_detail_;  // What the newest committed checkpoint cost.
   struct MeasuredRank {

@@ -193,6 +193,7 @@ void JobState::BecomeComplete() {
 }
 
 int32_t JobState::AgentOf(WorkerIdx worker) const {
+  if (ToInt(worker) < 0) return -1;
   int32_t first_worker = 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     first_worker += agents_[i].num_devices;
@@ -225,18 +226,25 @@ std::optional<Rank> JobState::RankOf(WorkerIdx worker) const {
   return Rank{static_cast<int32_t>(found - members_.begin())};
 }
 
-std::string JobState::NameOf(WorkerIdx worker) const {
+std::string JobState::HostOf(WorkerIdx worker) const {
   const int32_t agent_idx = AgentOf(worker);
+  return agent_idx < 0 ? "" : agents_[agent_idx].host;
+}
+
+bool JobState::HasSeveralHosts() const {
+  return std::any_of(agents_.begin(), agents_.end(), [&](const Agent& agent) {
+    return agent.host != agents_[0].host;
+  });
+}
+
+std::string JobState::NameOf(WorkerIdx worker) const {
   const std::optional<Rank> rank = RankOf(worker);
   const std::string name = rank.has_value()
                                ? absl::StrCat("rank ", ToInt(*rank))
                                : absl::StrCat("worker ", ToInt(worker));
-  if (agent_idx < 0) return name;
-  const std::string& host = agents_[agent_idx].host;
-  const bool one_host =
-      std::all_of(agents_.begin(), agents_.end(),
-                  [&](const Agent& agent) { return agent.host == host; });
-  return one_host ? name : absl::StrCat(name, " (", host, ")");
+  const std::string host = HostOf(worker);
+  if (host.empty() || !HasSeveralHosts()) return name;
+  return absl::StrCat(name, " (", host, ")");
 }
 
 std::string JobState::NameOfAgent(int32_t agent_idx) const {
@@ -429,15 +437,22 @@ bool JobState::MayRestart(const std::string& cause) {
   return false;
 }
 
-void JobState::Recover(const std::string& cause) {
+void JobState::Recover(WorkerIdx worker, const std::string& cause) {
+  actions_.emplace_back(Report{.event = "generation_failed",
+                               .worker = worker,
+                               .detail = absl::StrCat(NameOf(worker), cause),
+                               .generation = ToInt(generation_)});
+  Restart(absl::StrCat(NameOf(worker), cause));
+}
+
+void JobState::Restart(const std::string& cause) {
   if (MayRestart(cause)) RaiseGeneration();
 }
 
 void JobState::FinishRejoining() {
   for (WorkerIdx worker_idx : members_) {
     if (!workers_[worker_idx].ordered) {
-      Recover(absl::StrCat(NameOf(worker_idx),
-                           " was gone when the coordinator came back"));
+      Recover(worker_idx, " was gone when the coordinator came back");
       return;
     }
   }

@@ -202,6 +202,7 @@ struct Report {
   int64_t step = -1;
   std::optional<WorkerIdx> worker = std::nullopt;
   std::string detail = "";
+  int64_t generation = -1;  // Below zero: the current one.
 };
 // kStopped: gracefully, by request. kRequeued: likewise, to be started again.
 // kBroken: at once, by request.
@@ -276,6 +277,9 @@ class JobState {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
+  int32_t AgentOf(WorkerIdx worker) const;  // -1: of none.
+  std::string HostOf(WorkerIdx worker) const;  // Empty: of no agent.
+  bool HasSeveralHosts() const;
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
   // "worker 3" of a worker without a rank.
   std::string NameOf(WorkerIdx worker) const;
@@ -290,7 +294,6 @@ class JobState {
   bool IsReady(int32_t agent_idx) const {
     return agents_[agent_idx].joined && agents_[agent_idx].data_ready;
   }
-  int32_t AgentOf(WorkerIdx worker) const;  // -1: of none.
   // All workers of the agents that take part.
   std::vector<WorkerIdx> Workers() const;
   std::vector<int32_t> DevicesByAgent() const;
@@ -372,8 +375,10 @@ class JobState {
   // Empty if there is none.
   std::string ReasonToKill(const Worker& worker) const;
   void ForgiveOwnStall();
-  // Within the budget of restarts.
-  void Recover(const std::string& cause);
+  // Reports that the generation failed, by what that worker did or met: `cause`
+  // follows its name. Then as Restart().
+  void Recover(WorkerIdx worker, const std::string& cause);
+  void Restart(const std::string& cause);     // Within the budget of restarts.
   bool MayRestart(const std::string& cause);  // Ends the job if not.
   void End(Verdict verdict, const std::string& reason);
   int32_t NumMembers() const { return static_cast<int32_t>(members_.size()); }

@@ -64,8 +64,7 @@ void JobState::On(const WorkerJoined& event) {
       if (!IsActive(event.process.worker)) break;
       if (event.generation != generation_ ||
           event.phase == WorkerPhase::kIdle) {
-        Recover(absl::StrCat(NameOf(event.process.worker),
-                             " lost its connection and its orders"));
+        Recover(event.process.worker, " lost its connection and its orders");
       } else if (stop_requested_) {
         actions_.emplace_back(TellWorkersToStop{});
       }
@@ -113,7 +112,8 @@ void JobState::On(const WorkerDead& event) {
     case Phase::kTraining:
       if (!IsActive(event.process.worker)) break;
       if (counts) {
-        Recover(absl::StrCat(NameOf(event.process.worker), ": ", event.detail));
+        // The death is reported already.
+        Restart(absl::StrCat(NameOf(event.process.worker), ": ", event.detail));
       } else {
         RaiseGeneration();
       }
@@ -161,12 +161,11 @@ void JobState::On(const WorkerFailed& event) {
       (phase_ != Phase::kTraining && phase_ != Phase::kProfiling)) {
     return;
   }
-  const std::string cause =
-      absl::StrCat(NameOf(event.worker), ": ", event.status.message());
+  const std::string cause = absl::StrCat(": ", event.status.message());
   if (IsHopeless(event.status)) {
-    End(Verdict::kFailed, cause);
+    End(Verdict::kFailed, absl::StrCat(NameOf(event.worker), cause));
   } else {
-    Recover(cause);
+    Recover(event.worker, cause);
   }
 }
 

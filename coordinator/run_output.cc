@@ -81,6 +81,7 @@ absl::Status RunOutput::ReadTime() {
     for (const OrderedJson& entry : time_json.at("ranks")) {
       RankTime& time = ranks_[Rank{entry.at("rank").get<int32_t>()}];
       time.stage = entry.at("stage");
+      time.host = entry.value("host", "");
       time.steps = {.compute_s = entry.at("compute_s"),
                     .exposed_tensor_comm_s = entry.at("exposed_tensor_comm_s"),
                     .exposed_data_comm_s = entry.at("exposed_data_comm_s"),
@@ -112,6 +113,7 @@ void RunOutput::Event(const EventRecord& record) {
   if (record.generation >= 0) json["generation"] = record.generation;
   if (record.step >= 0) json["step"] = record.step;
   if (record.rank >= 0) json["rank"] = record.rank;
+  if (!record.host.empty()) json["host"] = record.host;
   if (!record.detail.empty()) json["detail"] = record.detail;
   events_ << JsonText(json) << std::endl;
   if (metrics_ != nullptr) metrics_->Event(record.event);
@@ -167,6 +169,10 @@ bool RunOutput::AddRankStep(Rank rank, int64_t generation, int64_t step,
   return true;
 }
 
+void RunOutput::SetHost(Rank rank, const std::string& host) {
+  ranks_[rank].host = host;
+}
+
 void RunOutput::AddCheckpoint(Rank rank, double seconds) {
   ranks_[rank].checkpoint_s += seconds;
 }
@@ -188,6 +194,7 @@ absl::Status RunOutput::WriteTime() {
     entries.push_back(
         {{"rank", ToInt(rank)},
          {"stage", time.stage},
+         {"host", time.host},
          {"compute_s", time.steps.compute_s},
          {"exposed_tensor_comm_s", time.steps.exposed_tensor_comm_s},
          {"exposed_data_comm_s", time.steps.exposed_data_comm_s},

@@ -29,6 +29,7 @@ struct EventRecord {
   int64_t generation = -1;  // Below zero: left out. So with the next two.
   int64_t step = -1;
   int32_t rank = -1;
+  std::string host;    // The rank's. Empty: left out.
   std::string detail;  // Empty: left out.
 };
 
@@ -59,6 +60,7 @@ class RunOutput {
   // The same rule, for each rank by itself.
   bool AddRankStep(Rank rank, int64_t generation, int64_t step, int32_t stage,
                    const TimeBreakdown& breakdown, double validation_s);
+  void SetHost(Rank rank, const std::string& host);
   void AddCheckpoint(Rank rank, double seconds);
   // Appends the end of a log that another host keeps; told twice in a row, it
   // appends it once. Failing that hurts nobody.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/connection.h"
 #include "coordinator/protocol/tls.h"
@@ -197,10 +198,24 @@ class Server::Impl {
     if (message.ParseFromString(payload) &&
         (session.greeted || message.has_hello())) {
       session.greeted = true;
+      // At once, since the offset is off by half of what this takes.
+      if (message.heartbeat().asked_ns() != 0) {
+        AnswerClock(message.heartbeat(), session);
+      }
       options_.on_message(id, message);
     } else {
       Refuse(id, "not a message of the protocol");
     }
+  }
+
+  static void AnswerClock(const protocol::Heartbeat& heartbeat,
+                          const Session& session) {
+    protocol::FromCoordinator message;
+    protocol::ClockAnswer* answer = message.mutable_clock();
+    answer->set_asked_ns(heartbeat.asked_ns());
+    answer->set_received_ns(absl::ToUnixNanos(MonotonicNow()));
+    answer->set_answered_ns(answer->received_ns());
+    session.connection->Send(message.SerializeAsString());
   }
 
   void Refuse(SessionId id, absl::string_view reason) {

@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/meeting.h"
+#include "coordinator/cli/visit.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
 #include "planner/profile/shipped_profiles.h"
@@ -96,6 +97,9 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
   if (!made.ok()) return made.status();
   std::string run_directory;
   ASSIGN_OR_RETURN(run_directory, CreateRunDirectory(job, absl::Now()));
+  // For who looks at the run; it tells no secret.
+  RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/" + kAddressFile,
+                                      made->address() + "\n"));
   return Opening{.job = std::move(job),
                  .devices = std::move(devices),
                  .coordinator = {.listener = *std::move(made),

@@ -15,11 +15,13 @@
 #include "coordinator/cli/evaluate_command.h"
 #include "coordinator/cli/import_command.h"
 #include "coordinator/cli/launch.h"
+#include "coordinator/cli/logs_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/report_command.h"
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/score_command.h"
+#include "coordinator/cli/status_command.h"
 #include "coordinator/cli/submit_command.h"
 #include "coordinator/cli/watch_command.h"
 #include "coordinator/cli/worker_command.h"
@@ -45,6 +47,9 @@ int RunCommand(int argc, char** argv) {
       "hosts\n"
       "  millrace watch runs/quickstart-latest       a run while it goes "
       "on\n"
+      "  millrace status node1:4711                  the same once, from any "
+      "host\n"
+      "  millrace logs node1:4711 --rank 3           what a rank has to say\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
       "  millrace data show job.yaml                 what the model will see\n"
       "  millrace import --from huggingface config.json   a job from a model\n"
@@ -66,6 +71,8 @@ int RunCommand(int argc, char** argv) {
   millrace::AddImportCommand(app, &exit_code);
   millrace::AddDataCommand(app, &exit_code);
   millrace::AddWatchCommand(app, &exit_code);
+  millrace::AddStatusCommand(app, &exit_code);
+  millrace::AddLogsCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
   millrace::AddScoreCommand(app, &exit_code);

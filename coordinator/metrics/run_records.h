@@ -44,6 +44,7 @@ double TokensPerSecond(const StepRecord& record);
 // Seconds of one rank since the run began.
 struct RankTime {
   int32_t stage = 0;
+  std::string host;  // Empty: not known.
   TimeBreakdown steps;
   double checkpoint_s = 0;
   double validation_s = 0;

@@ -46,6 +46,10 @@ constexpr auto kTryNextAfter = std::chrono::milliseconds(100);
 // A host that does not answer at all, and one that does not go on.
 constexpr auto kConnectLimit = std::chrono::seconds(5);
 constexpr auto kProofLimit = std::chrono::seconds(60);
+// Exchanges of clocks that count, and heartbeats between later ones: clocks
+// drift some microseconds a second.
+constexpr int64_t kClockExchanges = 8;
+constexpr int64_t kClockInterval = 10;
 
 absl::StatusOr<tcp::endpoint> ParseAddress(absl::string_view text) {
   absl::string_view host = text;
@@ -172,6 +176,12 @@ class Client::Impl {
   std::string address() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return address_;
+  }
+
+  std::optional<ClockOffset> clock_offset() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (exchanges_.empty()) return std::nullopt;
+    return OffsetOf(exchanges_);
   }
 
  private:
@@ -340,6 +350,10 @@ class Client::Impl {
     // Only an answer counts as presence: a listening socket accepts
     // connections while the coordinator behind it is being restarted.
     greeted_ = true;
+    if (message.has_clock()) {
+      OnClock(message.clock());
+      return;
+    }
     if (message.has_acknowledge()) {
       for (uint64_t sequence : message.acknowledge().sequences()) {
         unacknowledged_.erase(sequence);
@@ -359,10 +373,34 @@ class Client::Impl {
       if (connection_ != nullptr) {
         protocol::ToCoordinator message;
         message.mutable_heartbeat();
+        if (AsksForClock()) {
+          message.mutable_heartbeat()->set_asked_ns(ClockNow());
+        }
         connection_->Send(message.SerializeAsString());
       }
       Heartbeat();
     });
+  }
+
+  int64_t ClockNow() const { return absl::ToUnixNanos(options_.clock()); }
+
+  // Often at first, so that early steps have an offset.
+  bool AsksForClock() {
+    if (!options_.measures_clock) return false;
+    const int64_t heartbeat = num_heartbeats_++;
+    return heartbeat < kClockExchanges || heartbeat % kClockInterval == 0;
+  }
+
+  void OnClock(const protocol::ClockAnswer& answer) {
+    const ClockExchange exchange = {.asked = answer.asked_ns(),
+                                    .received = answer.received_ns(),
+                                    .answered = answer.answered_ns(),
+                                    .arrived = ClockNow()};
+    std::lock_guard<std::mutex> lock(mutex_);
+    exchanges_.push_back(exchange);
+    if (exchanges_.size() > size_t{kClockExchanges}) {
+      exchanges_.erase(exchanges_.begin());
+    }
   }
 
   // mutex_ held.
@@ -389,6 +427,7 @@ class Client::Impl {
   std::shared_ptr<Connection> connection_;
   std::map<uint64_t, protocol::ToCoordinator> unacknowledged_;
   uint64_t last_sequence_ = 0;
+  int64_t num_heartbeats_ = 0;
   bool greeted_ = false;
   bool leaving_ = false;
   std::function<void()> on_left_;
@@ -401,6 +440,7 @@ class Client::Impl {
   std::condition_variable arrived_;
   std::deque<protocol::FromCoordinator> inbox_;
   bool gave_up_ = false;
+  std::vector<ClockExchange> exchanges_;  // The last few.
 
   std::thread thread_;
 };
@@ -439,6 +479,9 @@ void Client::DropOlderThan(int64_t generation) {
 absl::StatusOr<std::optional<protocol::FromCoordinator>> Client::Receive(
     absl::Duration timeout) {
   return impl_->Receive(timeout);
+}
+std::optional<ClockOffset> Client::clock_offset() const {
+  return impl_->clock_offset();
 }
 std::string Client::address() const { return impl_->address(); }
 int Client::event_fd() const { return impl_->event_fd(); }

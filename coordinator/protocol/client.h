@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/clock_offset.h"
 #include "coordinator/protocol/millrace.pb.h"
 
 namespace millrace {
@@ -27,6 +29,10 @@ struct ClientOptions {
   absl::Duration heartbeat_interval = absl::Milliseconds(200);
   // The coordinator may be away this long before Receive() gives up.
   absl::Duration give_up_after = absl::Seconds(30);
+  // Learn how far the coordinator's clock is from this one, by an exchange with
+  // a heartbeat every few seconds.
+  bool measures_clock = false;
+  std::function<absl::Time()> clock = MonotonicNow;
   // Says who this is, anew for each connection; called on the client's thread.
   std::function<protocol::Hello()> make_hello;
 };
@@ -52,6 +58,10 @@ class Client {
   // coordinator stayed away too long. Acknowledgements are handled inside.
   absl::StatusOr<std::optional<protocol::FromCoordinator>> Receive(
       absl::Duration timeout);
+
+  // The coordinator's clock less this process's, by the last few exchanges.
+  // Nothing before the first, or if it is not measured.
+  std::optional<ClockOffset> clock_offset() const;
 
   // The address, of those given, at which the coordinator last proved to know
   // the secret. Empty before.

@@ -175,7 +175,11 @@ void AddTimeline(const RankTimeline& timeline, protocol::StepDone* message) {
 }
 
 RankTimeline TimelineOf(const protocol::StepDone& message, Rank rank) {
-  RankTimeline timeline = {.rank = rank, .stage = message.stage()};
+  RankTimeline timeline = {
+      .rank = rank,
+      .stage = message.stage(),
+      .begin_s = message.began_s(),
+      .clock_uncertainty_s = message.clock_uncertainty_s()};
   timeline.events.reserve(message.timeline_size());
   for (const protocol::TimelineEvent& event : message.timeline()) {
     timeline.events.push_back({.instruction = event.instruction(),

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "coordinator/report/report_program.h"
 #include "planner/simulate/timeline.h"
 
@@ -49,13 +50,43 @@ absl::StatusOr<const Json*> ProgramOf(const std::string& run_directory,
   return &programs->emplace(stage, std::move(program)).first->second;
 }
 
+// By rank, as far as time.json names them.
+std::map<int32_t, std::string> HostsOfRanks(const std::string& run_directory) {
+  std::map<int32_t, std::string> hosts;
+  const absl::StatusOr<std::string> text =
+      ReadFile(run_directory + "/time.json", kMaxRecordBytes);
+  if (!text.ok()) return hosts;
+  const absl::StatusOr<Json> time = ParseJson(*text);
+  if (!time.ok() || !time->is_object()) return hosts;
+  const auto ranks = time->find("ranks");
+  if (ranks == time->end() || !ranks->is_array()) return hosts;
+  for (const Json& rank : *ranks) {
+    if (!rank.is_object()) continue;
+    const auto number = rank.find("rank");
+    const auto host = rank.find("host");
+    if (number != rank.end() && number->is_number_integer() &&
+        host != rank.end() && host->is_string()) {
+      hosts[number->get<int32_t>()] = host->get<std::string>();
+    }
+  }
+  return hosts;
+}
+
 absl::Status AddRank(const Step& step, const RankTimeline& rank,
-                     const Json& program, Json* events) {
+                     const std::string& host, const Json& program,
+                     Json* events) {
   const int32_t process = 2 * ToInt(rank.rank) + step.place;
-  events->push_back(
-      Metadata("process_name", process, 0,
-               {{"name", absl::StrCat("rank ", ToInt(rank.rank), ", stage ",
-                                      rank.stage, ", ", step.name)}}));
+  events->push_back(Metadata(
+      "process_name", process, 0,
+      {{"name",
+        absl::StrCat("rank ", ToInt(rank.rank), host.empty() ? "" : " on ",
+                     host, ", stage ", rank.stage, ", ", step.name)}}));
+  if (rank.clock_uncertainty_s > 0) {
+    events->push_back(Metadata(
+        "process_labels", process, 0,
+        {{"labels", absl::StrCat("clock to within ",
+                                 FormatSeconds(rank.clock_uncertainty_s))}}));
+  }
   std::map<int32_t, bool> named;
   for (const TimelineEvent& event : rank.events) {
     if (event.instruction < 0 || static_cast<size_t>(event.instruction) >=
@@ -79,7 +110,7 @@ absl::Status AddRank(const Step& step, const RankTimeline& rank,
          {"cat", program.at("phases").at(instruction.at(1).get<size_t>())},
          {"pid", process},
          {"tid", lane},
-         {"ts", event.start_s * kMicroseconds},
+         {"ts", (rank.begin_s + event.start_s) * kMicroseconds},
          {"dur", (event.end_s - event.start_s) * kMicroseconds},
          {"args",
           {{"microbatch", instruction.at(2)},
@@ -94,6 +125,7 @@ absl::Status WriteRunTrace(const std::string& run_directory,
                            const std::string& path) {
   Json events = Json::array();
   std::map<int32_t, Json> programs;
+  const std::map<int32_t, std::string> hosts = HostsOfRanks(run_directory);
   for (const Step& step : kSteps) {
     const std::string file =
         absl::StrCat(run_directory, "/timelines/", step.file, ".json");
@@ -104,7 +136,10 @@ absl::Status WriteRunTrace(const std::string& run_directory,
     for (const RankTimeline& rank : timeline.ranks) {
       ASSIGN_OR_RETURN(const Json* program,
                        ProgramOf(run_directory, rank.stage, &programs));
-      RETURN_IF_ERROR(AddRank(step, rank, *program, &events));
+      const auto host = hosts.find(ToInt(rank.rank));
+      RETURN_IF_ERROR(AddRank(step, rank,
+                              host == hosts.end() ? "" : host->second, *program,
+                              &events));
     }
   }
   if (events.empty()) {

@@ -171,6 +171,8 @@ void RunFollower::AddEvent(const Json& line) {
   } else if (event == "worker_died") {
     ++run_.num_deaths;
     run_.status = "recovering";
+  } else if (event == "generation_failed") {
+    run_.status = "recovering";
   } else if (event == "checkpoint_committed") {
     ++run_.num_checkpoints;
     run_.checkpoint_step = IntegerIn(line, "step");
@@ -181,6 +183,9 @@ void RunFollower::AddEvent(const Json& line) {
     if (line.contains(key)) {
       absl::StrAppend(&text, ", ", key, " ", IntegerIn(line, key));
     }
+  }
+  if (const std::string host = TextIn(line, "host"); !host.empty()) {
+    absl::StrAppend(&text, " (", host, ")");
   }
   if (!detail.empty()) absl::StrAppend(&text, ": ", detail);
   run_.events.push_back(std::move(text));
@@ -215,7 +220,8 @@ void RunFollower::ReadRanks() {
   for (const Json& entry : *ranks) {
     if (!entry.is_object()) continue;
     WatchedRank rank = {.rank = IntegerIn(entry, "rank"),
-                        .stage = IntegerIn(entry, "stage")};
+                        .stage = IntegerIn(entry, "stage"),
+                        .host = TextIn(entry, "host")};
     for (const TimeCategory& category : kTimeCategories) {
       rank.seconds.push_back(NumberIn(entry, category.key).value_or(0));
     }

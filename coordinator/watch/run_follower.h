@@ -31,6 +31,7 @@ struct WatchedStep {
 struct WatchedRank {
   int64_t rank = 0;
   int64_t stage = 0;
+  std::string host = {};  // Empty: not known.
   std::vector<double> seconds = {};
 };
 

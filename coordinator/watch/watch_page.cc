@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/units.h"
 #include "coordinator/report/report_summary.h"
+#include "coordinator/watch/slowest_rank.h"
 
 namespace millrace {
 namespace {
@@ -127,9 +129,36 @@ std::vector<std::string> RankLines(const WatchedRun& run) {
     }
     lines.push_back(Labelled(
         absl::StrCat("rank ", rank.rank),
-        absl::StrCat("stage ", rank.stage, ": ", absl::StrJoin(parts, ", "))));
+        absl::StrCat("stage ", rank.stage,
+                     rank.host.empty() ? "" : absl::StrCat(", ", rank.host),
+                     ": ", absl::StrJoin(parts, ", "))));
   }
   return lines;
+}
+
+// "node1: ranks 0, 1; node2: ranks 2, 3". Empty if hosts are not known.
+std::string HostsText(const WatchedRun& run) {
+  std::vector<std::string> hosts;  // In the order of their first ranks.
+  std::map<std::string, std::vector<int64_t>> ranks;
+  for (const WatchedRank& rank : run.ranks) {
+    if (rank.host.empty()) continue;
+    if (!ranks.contains(rank.host)) hosts.push_back(rank.host);
+    ranks[rank.host].push_back(rank.rank);
+  }
+  return absl::StrJoin(
+      hosts, "; ", [&](std::string* out, const std::string& host) {
+        absl::StrAppend(out, host,
+                        ranks[host].size() == 1 ? ": rank " : ": ranks ",
+                        absl::StrJoin(ranks[host], ", "));
+      });
+}
+
+std::string SlowestText(const SlowestRank& slowest) {
+  return absl::StrFormat(
+      "rank %d%s works %.0f %% longer than the median of its stage: %s",
+      slowest.rank,
+      slowest.host.empty() ? "" : absl::StrCat(" (", slowest.host, ")"),
+      100 * slowest.excess, slowest.why);
 }
 
 std::string FaultText(const WatchedRun& run) {
@@ -195,6 +224,12 @@ std::vector<std::string> WatchLines(const WatchedRun& run,
                                                set, loss, std::exp(loss))));
   }
   lines.push_back(Labelled("faults", FaultText(run)));
+  if (const std::string hosts = HostsText(run); !hosts.empty()) {
+    lines.push_back(Labelled("hosts", hosts));
+  }
+  if (const auto slowest = FindSlowestRank(run.ranks); slowest.has_value()) {
+    lines.push_back(Labelled("slowest", SlowestText(*slowest)));
+  }
   for (std::string& rank : RankLines(run)) lines.push_back(std::move(rank));
   for (size_t i = 0; i < run.events.size(); ++i) {
     lines.push_back(Labelled(i == 0 ? "events" : "", run.events[i]));
@@ -207,6 +242,45 @@ std::vector<std::string> WatchLines(const WatchedRun& run,
                             lines[0].substr(begin), "\x1b[0m");
   }
   return lines;
+}
+
+nlohmann::json WatchJson(const WatchedRun& run, double now_unix_s) {
+  nlohmann::json json = {{"name", run.name},
+                         {"status", run.status},
+                         {"over", run.over},
+                         {"num_deaths", run.num_deaths},
+                         {"events", run.events}};
+  if (!run.reason.empty()) json["reason"] = run.reason;
+  if (!run.plan.empty()) json["plan"] = run.plan;
+  if (run.num_steps > 0) json["num_steps"] = run.num_steps;
+  if (run.newest_unix_s > 0) {
+    json["silent_s"] = std::max(0.0, now_unix_s - run.newest_unix_s);
+  }
+  if (run.checkpoint_step.has_value()) {
+    json["checkpoint_step"] = *run.checkpoint_step;
+  }
+  if (run.step.has_value()) {
+    json["step"] = run.step->step;
+    json["step_time_s"] = run.mean_step_time_s;
+    json["tokens_per_s"] = run.step->tokens_per_s;
+    if (run.step->loss.has_value()) json["loss"] = *run.step->loss;
+    if (run.step->predicted_step_time_s > 0) {
+      json["predicted_step_time_s"] = run.step->predicted_step_time_s;
+    }
+  }
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const WatchedRank& rank : run.ranks) {
+    ranks.push_back(
+        {{"rank", rank.rank}, {"stage", rank.stage}, {"host", rank.host}});
+  }
+  if (!ranks.empty()) json["ranks"] = std::move(ranks);
+  if (const auto slowest = FindSlowestRank(run.ranks); slowest.has_value()) {
+    json["slowest"] = {{"rank", slowest->rank},
+                       {"host", slowest->host},
+                       {"excess", slowest->excess},
+                       {"why", slowest->why}};
+  }
+  return json;
 }
 
 }  // namespace millrace

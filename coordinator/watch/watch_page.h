@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/watch/run_follower.h"
+#include "nlohmann/json.hpp"
 
 namespace millrace {
 
@@ -23,6 +24,13 @@ struct WatchLook {
 // reaches the terminal.
 std::vector<std::string> WatchLines(const WatchedRun& run,
                                     const WatchLook& look);
+
+// The same for programs: "name", "status", "reason", "over", "plan", "step",
+// "num_steps", "loss", "step_time_s", "predicted_step_time_s", "tokens_per_s",
+// "silent_s", "num_deaths", "checkpoint_step", "ranks": [{"rank", "stage",
+// "host"}], "slowest": {"rank", "host", "excess", "why"}, "events". A key whose
+// value is not known is left out.
+nlohmann::json WatchJson(const WatchedRun& run, double now_unix_s);
 
 }  // namespace millrace
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -129,9 +130,12 @@ class IdleTime {
 };
 
 RankTimeline RankFromJson(const nlohmann::json& json) {
-  RankTimeline timeline{.rank = Rank{json.at("rank").get<int32_t>()},
-                        .stage = json.at("stage").get<int32_t>(),
-                        .events = {}};
+  RankTimeline timeline{
+      .rank = Rank{json.at("rank").get<int32_t>()},
+      .stage = json.at("stage").get<int32_t>(),
+      .events = {},
+      .begin_s = json.value("begin_s", 0.0),
+      .clock_uncertainty_s = json.value("clock_uncertainty_s", 0.0)};
   for (const nlohmann::json& event : json.at("events")) {
     timeline.events.push_back({.instruction = event.at(0).get<InstructionId>(),
                                .start_s = event.at(1).get<double>(),
@@ -164,7 +168,23 @@ TimeBreakdown BreakDown(const Program& program, const RankTimeline& timeline,
   return breakdown;
 }
 
+void AlignBegins(Timeline* timeline) {
+  double first = std::numeric_limits<double>::infinity();
+  bool all_known = true;
+  for (const RankTimeline& rank : timeline->ranks) {
+    first = std::min(first, rank.begin_s);
+    all_known = all_known && rank.begin_s != 0;
+  }
+  for (RankTimeline& rank : timeline->ranks) {
+    rank.begin_s = all_known ? rank.begin_s - first : 0;
+    if (!all_known) rank.clock_uncertainty_s = 0;
+  }
+}
+
 std::string TimelineToJson(const Timeline& timeline) {
+  const bool has_begins =
+      std::any_of(timeline.ranks.begin(), timeline.ranks.end(),
+                  [](const RankTimeline& rank) { return rank.begin_s != 0; });
   nlohmann::json ranks = nlohmann::json::array();
   for (const RankTimeline& rank : timeline.ranks) {
     nlohmann::json events = nlohmann::json::array();
@@ -174,6 +194,9 @@ std::string TimelineToJson(const Timeline& timeline) {
     ranks.push_back({{"rank", ToInt(rank.rank)},
                      {"stage", rank.stage},
                      {"events", std::move(events)}});
+    if (!has_begins) continue;
+    ranks.back()["begin_s"] = rank.begin_s;
+    ranks.back()["clock_uncertainty_s"] = rank.clock_uncertainty_s;
   }
   return nlohmann::json{{"step_time_s", timeline.step_time_s},
                         {"ranks", std::move(ranks)}}

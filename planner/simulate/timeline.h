@@ -27,6 +27,11 @@ struct RankTimeline {
   Rank rank;
   int32_t stage;
   std::vector<TimelineEvent> events;  // By start.
+  // When the rank began the step, on one clock for all ranks: seconds after the
+  // first rank did, and by how much that may be off. Of a rank alone: by its
+  // host's clock. 0 where it is not known.
+  double begin_s = 0;
+  double clock_uncertainty_s = 0;
 };
 
 struct Timeline {
@@ -52,8 +57,13 @@ struct TimeBreakdown {
 TimeBreakdown BreakDown(const Program& program, const RankTimeline& timeline,
                         double step_time_s = 0);
 
+// From when each rank began by a common clock to when it began after the first.
+// If one is not known, none is.
+void AlignBegins(Timeline* timeline);
+
 // {"step_time_s", "ranks": [{"rank", "stage", "events": [[instruction, start,
-// end], ...]}]}.
+// end], ...]}]}, and "begin_s" and "clock_uncertainty_s" of ranks if begins are
+// known.
 std::string TimelineToJson(const Timeline& timeline);
 // Returns InvalidArgument saying what is missing or of a wrong type.
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view json);

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/file_piece.h"
+
 namespace millrace {
 namespace {
 
@@ -29,6 +31,19 @@ class FilesTest : public ::testing::Test {
 
   std::filesystem::path directory_;
 };
+
+// Goal: a piece of a file is what lies there, and nothing beyond its end; a
+// folder is refused. Method: offsets on both sides of the end.
+TEST_F(FilesTest, ReadsPieces) {
+  const std::string path = Path("log");
+  ASSERT_TRUE(WriteFileAtomically(path, "0123456789").ok());
+  EXPECT_EQ(ReadPiece(path, 0, 4).value_or("error"), "0123");
+  EXPECT_EQ(ReadPiece(path, 8, 4).value_or("error"), "89");
+  EXPECT_EQ(ReadPiece(path, 10, 4).value_or("error"), "");
+  EXPECT_EQ(ReadPiece(path, 99, 4).value_or("error"), "");
+  EXPECT_EQ(ReadPiece(path, -5, 2).value_or("error"), "01");
+  EXPECT_FALSE(ReadPiece(directory_, 0, 4).ok());
+}
 
 // Goal: what is written is read back, byte for byte, and replaces what was
 // there. Method: contents with zeros, no newline, and none at all.

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/files.h"
 #include "coordinator/coordinator.h"
@@ -17,6 +18,7 @@
 namespace millrace {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr absl::Duration kAnswerLimit = absl::Seconds(20);
@@ -89,6 +91,33 @@ training: {steps: 12, global_batch: 8, optimizer: {learning_rate: 1e-3}}
     return **message;
   }
 
+  // An agent with the job, data and one device, on host node1 or node2.
+  std::unique_ptr<Client> ConnectReadyAgent(int32_t agent_idx) {
+    protocol::Hello hello =
+        Greeting(agent_idx, agent_idx == 0 ? "node1" : "node2");
+    hello.mutable_agent()->set_has_job(true);
+    hello.mutable_agent()->set_run_directory(run_directory_);
+    hello.mutable_agent()->set_num_devices(1);
+    hello.mutable_agent()->set_threads_per_device(1);
+    hello.mutable_agent()->set_devices_on_host(1);
+    hello.mutable_agent()->set_machine("made up");
+    hello.mutable_agent()->set_memory_bytes(int64_t{8} << 30);
+    hello.mutable_agent()->set_sees_checkpoints(true);
+    hello.mutable_agent()->set_data_ready(true);
+    return Connect(hello);
+  }
+
+  // The worker that the agent is told to start.
+  std::unique_ptr<Client> ConnectWorker(Client& agent) {
+    const protocol::FromCoordinator order = Answer(agent);
+    EXPECT_TRUE(order.has_start_worker());
+    protocol::Hello hello;
+    hello.mutable_worker()->set_worker(order.start_worker().worker());
+    hello.mutable_worker()->set_incarnation(order.start_worker().incarnation());
+    hello.mutable_worker()->set_run_directory(run_directory_);
+    return Connect(hello);
+  }
+
   // Why a process with this greeting is refused; empty if it is not.
   std::string Refusal(const protocol::Hello& hello) {
     const std::unique_ptr<Client> client = Connect(hello);
@@ -157,6 +186,77 @@ TEST_F(JobRunnerTest, TakesAnAgentThatWasStartedAgain) {
     refusal = Refusal(Greeting(-1, "node2", 9));
   }
   EXPECT_EQ(refusal, "");
+}
+
+// Goal: the cause of a failed generation, with its rank and host, reaches the
+// run's events. Method: two agents whose workers are to measure a profile; one
+// of them fails, as where its peer cannot be reached.
+TEST_F(JobRunnerTest, RecordsWhyAGenerationFailed) {
+  std::vector<std::unique_ptr<Client>> agents, workers;
+  for (int32_t i = 0; i < 2; ++i) agents.push_back(ConnectReadyAgent(i));
+  for (int32_t i = 0; i < 2; ++i) workers.push_back(ConnectWorker(*agents[i]));
+  const protocol::FromCoordinator start = Answer(*workers[1]);
+  ASSERT_TRUE(start.has_start_generation());
+  EXPECT_THAT(start.start_generation().hosts(), ElementsAre("node1", "node2"));
+  protocol::ToCoordinator failed;
+  failed.set_generation(start.generation());
+  failed.mutable_generation_failed()->set_code(
+      static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  failed.mutable_generation_failed()->set_message("no sign of rank 0");
+  workers[1]->SendReliably(std::move(failed));
+  // All are told to start again.
+  EXPECT_TRUE(Answer(*workers[1]).has_abort_generation());
+  const absl::StatusOr<std::string> events =
+      ReadFile(run_directory_ + "/events.jsonl");
+  ASSERT_TRUE(events.ok());
+  EXPECT_THAT(
+      *events,
+      HasSubstr(R"("event":"generation_failed","generation":1,"rank":1,)"
+                R"("host":"node2","detail":"rank 1 (node2): )"
+                R"(no sign of rank 0")"));
+}
+
+// Goal: who knows the secret sees the job's status and any rank's log from any
+// host, without being taken for an agent; a rank that is not there, and a log
+// that its host cannot read, are errors. Method: a visitor, and an agent that
+// answers it.
+TEST_F(JobRunnerTest, AnswersVisitors) {
+  std::vector<std::unique_ptr<Client>> agents, workers;
+  for (int32_t i = 0; i < 2; ++i) agents.push_back(ConnectReadyAgent(i));
+  for (int32_t i = 0; i < 2; ++i) workers.push_back(ConnectWorker(*agents[i]));
+  ASSERT_TRUE(Answer(*workers[1]).has_start_generation());
+  protocol::Hello hello;
+  hello.mutable_visitor();
+  const std::unique_ptr<Client> visitor = Connect(hello);
+
+  protocol::ToCoordinator question;
+  question.mutable_status_request();
+  visitor->SendReliably(question);
+  const protocol::FromCoordinator status = Answer(*visitor);
+  EXPECT_THAT(status.status().text(),
+              HasSubstr("generation_started: measures a profile"));
+  EXPECT_THAT(status.status().json(), HasSubstr(R"("over":false)"));
+
+  question.mutable_log_request()->set_rank(1);
+  question.mutable_log_request()->set_offset(5);
+  visitor->SendReliably(question);
+  const protocol::FromCoordinator order = Answer(*agents[1]);
+  ASSERT_TRUE(order.has_read_log());
+  EXPECT_EQ(order.read_log().rank(), 1);
+  EXPECT_EQ(order.read_log().offset(), 5);
+  protocol::ToCoordinator text;
+  text.mutable_log()->set_number(order.read_log().number());
+  text.mutable_log()->set_text("more");
+  agents[1]->Send(text);
+  EXPECT_EQ(Answer(*visitor).log().text(), "more");
+
+  question.mutable_log_request()->set_rank(2);
+  visitor->SendReliably(question);
+  EXPECT_THAT(Answer(*visitor).log().error(),
+              HasSubstr("the job has no rank 2; its hosts have 2 devices"));
+  question.mutable_log_request()->set_rank(-1);
+  visitor->SendReliably(question);
+  EXPECT_THAT(Answer(*visitor).log().error(), HasSubstr("no rank -1"));
 }
 
 }  // namespace

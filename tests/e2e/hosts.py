@@ -9,6 +9,11 @@ bridge's does), and `eth0` with 10.77.0.N and fd77::N.
 The path `hosts.private` is a folder of each host's own: the same path everywhere, and other
 files on each. A test reads host N's files under `hosts.folder_of(N)`.
 
+The kernel has one table of neighbours for all namespaces, of 1024 entries unless the machine
+says otherwise (net.ipv4.neigh.default.gc_thresh3), and 33 hosts that all talk to each other
+fill it. So more than 16 hosts are told each other's hardware addresses for good, in entries
+that the table does not count. Such a host does not notice by ARP that another is gone.
+
 Needs root, iproute2 and util-linux. Tests that may run without them ask WhyNot() first.
 """
 
@@ -19,6 +24,7 @@ import subprocess
 import tempfile
 
 SKIPPED = 77  # The exit code that ctest shows as "Skipped".
+MOST_WITH_ARP = 16
 
 
 def WhyNot():
@@ -54,6 +60,8 @@ class Hosts:
             self._Start("switch", "ip link add br0 type bridge && ip link set br0 up")
             for number in range(1, self.num_hosts + 1):
                 self._StartHost(number)
+            if self.num_hosts > MOST_WITH_ARP:
+                self._IntroduceAll()
             self._WriteLauncher()
         except BaseException:
             self.__exit__(None, None, None)
@@ -127,12 +135,24 @@ class Hosts:
         port = f"port{number}"
         switch = self._processes["switch"].pid
         self._Check(["nsenter", "-t", str(switch), "--net", "sh", "-ec",
-                     f"ip link add {port} type veth peer name eth0 netns"
-                     f" {self._processes[name].pid} && ip link set {port} master br0 up"])
+                     f"ip link add {port} type veth peer name eth0 address {self._Mac(number)}"
+                     f" netns {self._processes[name].pid} && ip link set {port} master br0 up"])
         self._Check(self.command_on(number) + ["sh", "-ec", f"""
             ip addr add 10.77.0.{number}/24 dev eth0
             ip -6 addr add fd77::{number}/64 dev eth0 nodad
             ip link set eth0 up"""])
+
+    @staticmethod
+    def _Mac(number):
+        return f"02:77:00:00:{number // 256:02x}:{number % 256:02x}"
+
+    def _IntroduceAll(self):
+        neighbours = "".join(
+            f"neigh replace {address}{number} lladdr {self._Mac(number)} dev eth0 nud permanent\n"
+            for number in range(1, self.num_hosts + 1) for address in ("10.77.0.", "fd77::"))
+        for number in range(1, self.num_hosts + 1):
+            # An entry for the host itself does no harm.
+            self.run(number, ["ip", "-batch", "-"], input=neighbours, check=True)
 
     def _WriteLauncher(self):
         # The program that mpirun takes for ssh: LAUNCHER [OPTIONS] HOST COMMAND...

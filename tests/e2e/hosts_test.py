@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -78,6 +79,7 @@ class HostsTest(unittest.TestCase):
             self.agent(hosts, job)
             first = curve(hosts)
             self.assertEqual(len(first), 12)
+            self.check_timeline(hosts, 2 * num_hosts)
             own = os.listdir(run_folder(hosts, num_hosts) + "/logs")
             self.assertEqual(sorted(own), [f"agent-{num_hosts - 1}.log",
                                            *(f"worker-{2 * num_hosts - i:04}.log" for i in (2, 1))])
@@ -90,6 +92,24 @@ class HostsTest(unittest.TestCase):
                              env=hosts.environment())
             self.assertEqual(done.returncode, 0, done.stdout)
             self.check_close(first, curve(hosts))
+
+    def check_timeline(self, hosts, num_ranks):
+        """One timeline holds all hosts' ranks, whose steps overlap on its one clock."""
+        with open(run_folder(hosts) + "/timelines/measured.json") as file:
+            timeline = json.load(file)
+        self.assertEqual([rank["rank"] for rank in timeline["ranks"]], list(range(num_ranks)))
+        begins = [rank["begin_s"] for rank in timeline["ranks"]]
+        self.assertEqual(min(begins), 0)
+        # The ranks end their step in one all-reduce.
+        self.assertLess(max(begins), max(rank["events"][-1][2] for rank in timeline["ranks"]))
+        trace = hosts.folder + "/trace.json"
+        subprocess.run([MILLRACE, "report", run_folder(hosts), "--trace", trace], check=True,
+                       stdout=subprocess.DEVNULL)
+        with open(trace) as file:
+            names = {event["args"]["name"] for event in json.load(file)["traceEvents"]
+                     if event["name"] == "process_name"}
+        self.assertTrue(any(name.startswith(f"rank {num_ranks - 1} on node{num_ranks // 2}, ")
+                            for name in names), names)
 
     def check_close(self, over_hosts, on_one_host):
         """The plan of one host may add in another order."""
@@ -338,6 +358,63 @@ class HostsTest(unittest.TestCase):
                        for number, address in ((2, "10.77.0.1"), (3, "[fd77::1]"))]
             for agent in agents:
                 self.assertRegex(self.end_agent(agent, 2), "node. by 10.77.0.. and node3 by fd77:")
+
+    # Goal: a job is seen from any host with the secret, and nobody without it; logs come from
+    # the host that has them while the job runs, and from files afterwards. Method: two hosts
+    # that share nothing; each looks at the ranks of the other.
+    def test_is_seen_from_any_host(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, steps=1000000)
+            secret = {"MILLRACE_SECRET": "0123456789abcdef"}
+            agents = [self.start_agent(hosts, 1, [job, "--agents", "2", "--port", "4711"], **secret),
+                      self.start_agent(hosts, 2, ["--join", "node1:4711"], **secret)]
+
+            def ask(number, *words, exit_code=0, **variables):
+                done = hosts.run(number, [MILLRACE, *words], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, timeout=60,
+                                 env=hosts.environment(**variables))
+                self.assertEqual(done.returncode, exit_code, done.stdout)
+                return done.stdout
+
+            for _ in range(600):
+                metrics = glob.glob(hosts.folder_of(1) + "/runs/tiny-2*/metrics.jsonl")
+                if metrics and os.path.getsize(metrics[0]) > 0:
+                    break
+                time.sleep(0.1)
+            status = ask(2, "status", "node1:4711", **secret)
+            self.assertIn("node1: ranks 0, 1; node2: ranks 2, 3", status)
+            self.assertRegex(status, "speed .* of predicted speed")
+            status = json.loads(ask(2, "status", "node1:4711", "--json", **secret))
+            self.assertEqual([rank["host"] for rank in status["ranks"]],
+                             ["node1", "node1", "node2", "node2"])
+            self.assertGreater(status["step"], 0)
+
+            run = hosts.private + "/runs/" + os.path.basename(run_folder(hosts))
+            self.assertIn("trainer made in",
+                          ask(1, "logs", "node1:4711", "--rank", "3", **secret))
+            self.assertIn("trainer made in", ask(2, "logs", "node1:4711", "--rank", "0", **secret))
+            self.assertIn("trainer made in", ask(1, "logs", run, "--rank", "3", **secret))
+            self.assertIn("its host, node2, keeps it",
+                          ask(1, "logs", run, "--rank", "3", exit_code=2))
+            self.assertIn("no rank 4", ask(2, "logs", "node1:4711", "--rank", "4", exit_code=2,
+                                           **secret))
+            for variables in ({"MILLRACE_SECRET": "fedcba9876543210"}, {}):
+                ask(2, "status", "node1:4711", exit_code=1 if variables else 2, **variables)
+            self.assertIn("neither a run directory", ask(2, "status", "nothing", exit_code=2))
+
+            following = subprocess.Popen(
+                hosts.command_on(2) + [MILLRACE, "logs", "node1:4711", "--rank", "1", "--follow"],
+                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                env=hosts.environment(**secret))
+            self.assertIn("trainer made in", following.stdout.readline())
+            agents[0].send_signal(signal.SIGTERM)
+            for agent in agents:
+                self.end_agent(agent)
+            self.assertIn("the job has ended", following.communicate(timeout=60)[0])
+            self.assertEqual(following.returncode, 0)
+            self.assertIn("trainer made in", ask(1, "logs", run, "--rank", "0", "--follow"))
+            self.assertIn("  stopped", ask(1, "status", run))
 
     # Goal: srun without PMIx starts one job, not one for each process; without a secret it says
     # what to do. Method: Slurm's variables, as srun sets them, on two hosts and for two tasks

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/exceptions.h"
@@ -37,6 +36,7 @@
 #include "worker/agent/data_facts.h"
 #include "worker/agent/data_preparation.h"
 #include "worker/agent/host_job.h"
+#include "worker/agent/rank_log.h"
 #include "worker/agent/restart_budget.h"
 #include "worker/data/open_batches.h"
 #include "worker/data/prepare.h"
@@ -51,8 +51,6 @@ constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 // NCCL's own connections go over the interface that was chosen here.
 constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
 constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
-// As much of a dead worker's log as goes to agent 0's host.
-constexpr int64_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
@@ -63,11 +61,6 @@ sigset_t AgentSignals() {
     sigaddset(&signals, number);
   }
   return signals;
-}
-
-std::string EndOfLog(const std::string& path) {
-  absl::StatusOr<std::string> end = ReadEndOfFile(path, kLogEndBytes);
-  return end.ok() ? *std::move(end) : std::string(end.status().message());
 }
 
 class Agent {
@@ -273,8 +266,7 @@ class Agent {
   }
 
   std::string WorkerLog(int32_t worker_idx) const {
-    return absl::StrFormat("%s/logs/worker-%04d.log", host_job_->run_directory,
-                           worker_idx);
+    return RankLogPath(host_job_->run_directory, worker_idx);
   }
 
   // A worker's processes follow one another on the same device.
@@ -424,6 +416,14 @@ class Agent {
         }
         break;
       }
+      case protocol::FromCoordinator::kReadLog:
+        if (host_job_.has_value()) {
+          protocol::ToCoordinator answer;
+          *answer.mutable_log() = PieceOfLog(host_job_->run_directory,
+                                             options_.host, message.read_log());
+          client_->Send(std::move(answer));
+        }
+        break;
       case protocol::FromCoordinator::kShutdown:
         exit_code_ = message.shutdown().exit_code();
         // Agent 0 says it for all of a launcher, which shows what all print.

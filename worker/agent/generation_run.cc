@@ -1,6 +1,7 @@
 #include "worker/agent/generation_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <new>
 #include <utility>
@@ -213,7 +214,9 @@ absl::Status GenerationRun::MakeCommunicators() {
   ASSIGN_OR_RETURN(communicators_,
                    CreateGlooFactory({.store = &store_,
                                       .host_address = options_.host_address,
-                                      .connect_timeout = kConnectTimeout}));
+                                      .connect_timeout = kConnectTimeout,
+                                      .hosts = {message_.hosts().begin(),
+                                                message_.hosts().end()}}));
   return absl::OkStatus();
 }
 
@@ -388,6 +391,7 @@ void GenerationRun::ReportStep(const StepResult& result,
   *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
   if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
     AddTimeline(*result.timeline, done);
+    AddBegin(*result.timeline, done);
     AddLoad(done);
   }
   if (validation.has_value()) {
@@ -400,6 +404,16 @@ void GenerationRun::ReportStep(const StepResult& result,
     done->set_validation_s(validation->seconds);
   }
   client_->SendReliably(std::move(message));
+}
+
+void GenerationRun::AddBegin(const RankTimeline& timeline,
+                             protocol::StepDone* message) const {
+  const std::optional<ClockOffset> offset = client_->clock_offset();
+  if (timeline.begin_s == 0 || !offset.has_value()) return;
+  // Within its uncertainty it may be none at all, as on one host.
+  const bool is_none = std::abs(offset->seconds) <= offset->uncertainty;
+  message->set_began_s(timeline.begin_s + (is_none ? 0 : offset->seconds));
+  message->set_clock_uncertainty_s(offset->uncertainty);
 }
 
 void GenerationRun::AddLoad(protocol::StepDone* message) {

@@ -80,6 +80,9 @@ class GenerationRun {
                   const std::optional<Validation>& validation);
   TimeBreakdown BreakdownOf(const StepResult& result);
   bool SendsTimelineOf(int64_t step) const;
+  // When the step began, by the coordinator's clock.
+  void AddBegin(const RankTimeline& timeline,
+                protocol::StepDone* message) const;
   void AddLoad(protocol::StepDone* message);
   // Begin to write a checkpoint of the newest step: take the snapshot, and give
   // it to the writer once the step's result is known.

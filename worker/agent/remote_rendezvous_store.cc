@@ -1,8 +1,16 @@
 #include "worker/agent/remote_rendezvous_store.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 
 namespace millrace {
+namespace {
+
+// The coordinator answers once the value is there, however often it is asked.
+// It forgets who asked over a connection that was lost.
+constexpr absl::Duration kAskAgainAfter = absl::Seconds(1);
+
+}  // namespace
 
 absl::Status RemoteRendezvousStore::Set(const std::string& key,
                                         const std::string& value) {
@@ -20,7 +28,13 @@ absl::StatusOr<std::string> RemoteRendezvousStore::Get(const std::string& key,
   message.set_generation(ToInt(generation_));
   message.mutable_rendezvous_get()->set_key(key);
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!values_.contains(key)) client_->SendReliably(std::move(message));
+  if (!values_.contains(key)) {
+    const auto [asked, is_new] = asked_at_.try_emplace(key, MonotonicNow());
+    if (is_new || MonotonicNow() - asked->second > kAskAgainAfter) {
+      asked->second = MonotonicNow();
+      client_->SendReliably(std::move(message));
+    }
+  }
   changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
                     [&] { return aborted_ || values_.contains(key); });
   if (aborted_) {

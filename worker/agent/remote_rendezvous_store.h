@@ -39,6 +39,7 @@ class RemoteRendezvousStore : public RendezvousStore {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
+  std::map<std::string, absl::Time> asked_at_;
   bool aborted_ = false;
 };
 

@@ -32,6 +32,7 @@ class WorkerProcess {
         Client::Create({.address = options_.coordinator_address,
                         .secret = options_.secret,
                         .heartbeat_interval = options_.heartbeat_interval,
+                        .measures_clock = true,
                         .make_hello = [this] { return MakeHello(); }}));
     while (true) {
       std::optional<protocol::FromCoordinator> message;

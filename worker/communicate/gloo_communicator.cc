@@ -222,7 +222,8 @@ class GlooFactory : public CommunicatorFactory {
         .index = static_cast<int32_t>(position - members.begin()),
         .store = options_.store,
         .device = device_,
-        .connect_timeout = options_.connect_timeout});
+        .connect_timeout = options_.connect_timeout,
+        .hosts = options_.hosts});
     {
       std::lock_guard lock(mutex_);
       if (aborted_) return absl::AbortedError("communicators are aborted");

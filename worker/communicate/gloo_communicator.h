@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,6 +24,7 @@ struct GlooOptions {
   RendezvousStore* store;    // The generation's store; borrowed.
   std::string host_address;  // This machine's, as the peers reach it.
   absl::Duration connect_timeout = absl::Seconds(30);
+  std::vector<std::string> hosts = {};  // By rank, for messages; may be empty.
 };
 
 // A communicator keeps a small record for each distinct (address, bytes) it was

@@ -98,6 +98,12 @@ absl::Status GlooMesh::Guard(const char* what, Body body) {
   return status;
 }
 
+std::string GlooMesh::NameOf(Rank rank) const {
+  const auto idx = static_cast<size_t>(ToInt(rank));
+  if (idx >= options_.hosts.size()) return absl::StrCat(ToInt(rank));
+  return absl::StrCat(ToInt(rank), " (", options_.hosts[idx], ")");
+}
+
 std::string GlooMesh::AddressKey(int32_t index) const {
   return absl::StrCat("gloo/", GroupName(options_.key.group), "/",
                       options_.key.channel, "/",
@@ -148,7 +154,7 @@ absl::Status GlooMesh::ConnectPeers(const std::vector<std::string>& addresses) {
           absl::StrSplit(addresses[peer], ',');
       if (static_cast<int32_t>(ends.size()) != size()) {
         throw std::runtime_error(absl::StrCat(
-            "rank ", ToInt(options_.members[peer]), " gave ", ends.size(),
+            "rank ", NameOf(options_.members[peer]), " gave ", ends.size(),
             " addresses, ", size(), " were expected"));
       }
       const std::string bytes = absl::HexStringToBytes(ends[index()]);
@@ -163,14 +169,14 @@ absl::Status GlooMesh::Connect() {
   RETURN_IF_ERROR(PublishAddresses());
   const absl::Time deadline = MonotonicNow() + options_.connect_timeout;
   std::vector<std::string> addresses(size());
-  std::vector<int32_t> missing;
+  std::vector<std::string> missing;
   for (int32_t peer = 0; peer < size(); ++peer) {
     if (peer == index()) continue;
     absl::StatusOr<std::string> value = WaitForAddress(peer, deadline);
     if (value.ok()) {
       addresses[peer] = *std::move(value);
     } else if (absl::IsDeadlineExceeded(value.status())) {
-      missing.push_back(ToInt(options_.members[peer]));
+      missing.push_back(NameOf(options_.members[peer]));
     } else {
       return value.status();
     }

@@ -38,6 +38,7 @@ class GlooMesh {
     RendezvousStore* store;
     std::shared_ptr<gloo::transport::Device> device;
     absl::Duration connect_timeout;
+    std::vector<std::string> hosts;  // By rank; may be empty.
   };
   explicit GlooMesh(Options options);
   ~GlooMesh();
@@ -72,6 +73,8 @@ class GlooMesh {
  private:
   class Context;
 
+  // "3", or "3 (node2)" if its host is known.
+  std::string NameOf(Rank rank) const;
   std::string AddressKey(int32_t index) const;
   absl::Status PublishAddresses();
   absl::StatusOr<std::string> WaitForAddress(int32_t peer, absl::Time deadline);

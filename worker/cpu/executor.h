@@ -72,6 +72,9 @@ class Executor {
   // run at a time. Lanes start their threads in the first run that uses them.
   absl::Status Run(PreparedProgram& prepared, int64_t step);
 
+  // When the last run began, in MonotonicSeconds().
+  double began_s() const { return start_s_; }
+
   // Makes a run under way, and all later ones, fail with Aborted. Does not stop
   // an instruction under way: on_failure's business. Thread-safe.
   void Abort();

@@ -126,6 +126,7 @@ class CpuTrainer final : public Trainer {
     result.step_time_s = MonotonicSeconds() - start_s;
     result.timeline.emplace().rank = rank_;
     training_->FillTimeline(&*result.timeline);
+    result.timeline->begin_s = executor_->began_s();
     return result;
   }
 

@@ -14,8 +14,8 @@
 #include "base/parallel.h"
 #include "base/statistics.h"
 #include "base/status_macros.h"
+#include "base/clock_offset.h"
 #include "coordinator/protocol/tls.h"
-#include "worker/doctor/clock_offset.h"
 #include "worker/doctor/timed_socket.h"
 
 namespace millrace {

@@ -27,6 +27,9 @@ constexpr double kCommunicationShare = 0.4;
 // Channels beyond those of training.
 constexpr int32_t kWorldChannel = 100;
 constexpr int32_t kGroupChannel = 101;
+// More ranks agree through rank 0: an all-reduce of one number sends a message
+// between every two of them, which among 64 ranks of two cores takes 0.2 s.
+constexpr int32_t kMostAllToAll = 16;
 
 // All ranks of the measurement, and what they agree on.
 class Ranks {
@@ -49,12 +52,20 @@ class Ranks {
   absl::Status Barrier() { return Sum(0).status(); }
   absl::StatusOr<double> Sum(double mine) {
     if (world_ == nullptr) return mine;
+    if (size() > kMostAllToAll) return SumThroughRankZero(mine);
     RETURN_IF_ERROR(world_->AllReduce(&mine, 1, DType::kFloat64));
     return mine;
   }
   // Rank 0's value, on every rank.
   absl::StatusOr<double> FromRankZero(double mine) {
     return Sum(rank() == 0 ? mine : 0);
+  }
+  // Likewise; as many values on every rank.
+  absl::Status FromRankZero(std::vector<double>* values) {
+    if (world_ == nullptr) return absl::OkStatus();
+    if (rank() != 0) std::fill(values->begin(), values->end(), 0.0);
+    return world_->AllReduce(
+        values->data(), static_cast<int64_t>(values->size()), DType::kFloat64);
   }
 
   // The communicator of this rank's group; null for a rank that only waits.
@@ -73,6 +84,23 @@ class Ranks {
 
  private:
   explicit Ranks(const ProfilerOptions& options) : options_(&options) {}
+
+  absl::StatusOr<double> SumThroughRankZero(double mine) {
+    if (rank() != 0) {
+      RETURN_IF_ERROR(world_->Send(&mine, sizeof(mine), 0));
+      RETURN_IF_ERROR(world_->Receive(&mine, sizeof(mine), 0));
+      return mine;
+    }
+    double sum = mine;
+    for (int32_t peer = 1; peer < size(); ++peer) {
+      RETURN_IF_ERROR(world_->Receive(&mine, sizeof(mine), peer));
+      sum += mine;
+    }
+    for (int32_t peer = 1; peer < size(); ++peer) {
+      RETURN_IF_ERROR(world_->Send(&sum, sizeof(sum), peer));
+    }
+    return sum;
+  }
 
   const ProfilerOptions* options_;
   std::unique_ptr<Communicator> world_;
@@ -104,7 +132,7 @@ absl::Status MeasureNoise(const ProfileRequest& request,
   return absl::OkStatus();
 }
 
-// Rank 0 times; the others sleep in the barrier. A failure on rank 0 makes it
+// Rank 0 times; the others sleep until it has. A failure on rank 0 makes it
 // leave, which ends the others' wait.
 absl::Status MeasureOps(const ProfileRequest& request, Ranks& ranks,
                         OpTimer& timer, double budget_s,
@@ -112,20 +140,21 @@ absl::Status MeasureOps(const ProfileRequest& request, Ranks& ranks,
   const double start_s = MonotonicSeconds();
   std::vector<double> overheads, measured;
   std::vector<Scatter> repeats;
+  for (size_t i = 0; ranks.rank() == 0 && i < request.ops.size(); ++i) {
+    const double left_s = budget_s - (MonotonicSeconds() - start_s);
+    const auto num_left = static_cast<double>(request.ops.size() - i);
+    ASSIGN_OR_RETURN(
+        const OpTimer::Timing timing,
+        timer.Time(request.ops[i], std::max(0.0, left_s / num_left * 0.7)));
+    overheads.push_back(timing.overhead_seconds);
+    measured.push_back(timing.seconds);
+    repeats.push_back(timing.repeats);
+  }
+  std::vector<double> seconds = measured;
+  seconds.resize(request.ops.size());
+  RETURN_IF_ERROR(ranks.FromRankZero(&seconds));
   for (size_t i = 0; i < request.ops.size(); ++i) {
-    OpTimer::Timing timing{};
-    if (ranks.rank() == 0) {
-      const double left_s = budget_s - (MonotonicSeconds() - start_s);
-      const auto num_left = static_cast<double>(request.ops.size() - i);
-      ASSIGN_OR_RETURN(
-          timing,
-          timer.Time(request.ops[i], std::max(0.0, left_s / num_left * 0.7)));
-      overheads.push_back(timing.overhead_seconds);
-      measured.push_back(timing.seconds);
-      repeats.push_back(timing.repeats);
-    }
-    ASSIGN_OR_RETURN(const double seconds, ranks.FromRankZero(timing.seconds));
-    RecordOpTime(request.ops[i], seconds, profile);
+    RecordOpTime(request.ops[i], seconds[i], profile);
   }
   double overhead = 0;
   if (!overheads.empty()) {
@@ -219,8 +248,8 @@ absl::StatusOr<double> TimeCommunication(const ProfileCommunication& what,
   const int32_t num_busy = NumBusyRanks(what, ranks.size());
   const int64_t unit = int64_t{what.group_size} * 4;
   std::vector<char> buffer((what.bytes + unit - 1) / unit * unit);
+  // Ends as a barrier, so that the next run begins together.
   const auto run = [&](int64_t count) -> absl::StatusOr<double> {
-    RETURN_IF_ERROR(ranks.Barrier());
     const double start_s = MonotonicSeconds();
     for (int64_t i = 0; takes_part && i < count; ++i) {
       RETURN_IF_ERROR(RunCommunication(what, *group, buffer));

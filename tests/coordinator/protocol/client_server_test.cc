@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -173,6 +175,31 @@ TEST(ClientServerTest, RefusesAnAddressThatIsNone) {
               absl::StatusCode::kInvalidArgument)
         << address;
   }
+}
+
+// Goal: a client knows how far its clock is from the coordinator's, to within
+// what it says. Method: both on one machine, the client's clock three hours
+// ahead; the first exchange comes with a heartbeat.
+TEST(ClientServerTest, MeasuresTheClocksOffset) {
+  auto listener = Listener::Create();
+  ASSERT_TRUE(listener.ok());
+  RunningServer server(*listener, true);
+  auto client =
+      Client::Create({.address = listener->address(),
+                      .secret = "right",
+                      .heartbeat_interval = absl::Milliseconds(20),
+                      .measures_clock = true,
+                      .clock = [] { return MonotonicNow() + absl::Hours(3); },
+                      .make_hello = [] { return protocol::Hello(); }});
+  ASSERT_TRUE(client.ok());
+  const absl::Time deadline = MonotonicNow() + kLimit;
+  while (!(*client)->clock_offset().has_value() && MonotonicNow() < deadline) {
+    static_cast<void>((*client)->Receive(absl::Milliseconds(20)));
+  }
+  const std::optional<ClockOffset> offset = (*client)->clock_offset();
+  ASSERT_TRUE(offset.has_value());
+  EXPECT_LT(offset->uncertainty, 10);
+  EXPECT_LE(std::abs(offset->seconds + 3 * 3600), offset->uncertainty + 1e-6);
 }
 
 // Goal: of several addresses the one is taken where somebody proves to know the

@@ -147,6 +147,31 @@ TEST(TimelineJsonTest, RoundTrips) {
   EXPECT_EQ(read->ranks[0].events[1].instruction, 3);
 }
 
+// Goal: begins by a common clock become begins after the first rank's, and
+// survive the file; a rank without one makes all of them unknown, and the file
+// says nothing of them. Method: three ranks, of which one began last.
+TEST(TimelineJsonTest, KeepsBegins) {
+  Timeline timeline{.step_time_s = 1};
+  for (const double begin_s : {1000.5, 1000.25, 1002.0}) {
+    timeline.ranks.push_back({.rank = Rank{0},
+                              .stage = 0,
+                              .begin_s = begin_s,
+                              .clock_uncertainty_s = 0.125});
+  }
+  Timeline unknown = timeline;
+  AlignBegins(&timeline);
+  const auto read = TimelineFromJson(TimelineToJson(timeline));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->ranks[0].begin_s, 0.25);
+  EXPECT_EQ(read->ranks[1].begin_s, 0);
+  EXPECT_EQ(read->ranks[2].begin_s, 1.75);
+  EXPECT_EQ(read->ranks[2].clock_uncertainty_s, 0.125);
+  unknown.ranks[1].begin_s = 0;
+  AlignBegins(&unknown);
+  EXPECT_EQ(unknown.ranks[2].begin_s, 0);
+  EXPECT_EQ(TimelineToJson(unknown).find("begin_s"), std::string::npos);
+}
+
 // Goal: what is no timeline is refused, not crashed on. Method: broken text,
 // missing keys, wrong types, short events.
 TEST(TimelineJsonTest, RefusesOtherJson) {

@@ -405,6 +405,24 @@ TYPED_TEST(CommunicatorTest, ChannelsAreApart) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Goal: with the hosts known, a peer that stays away is named with its own.
+// Method: one of two ranks.
+TEST(GlooTest, NamesTheHostOfAMissingPeer) {
+  MemoryRendezvousStore store;
+  const auto factory =
+      CreateGlooFactory({.store = &store,
+                         .host_address = "127.0.0.1",
+                         .connect_timeout = absl::Milliseconds(100),
+                         .hosts = {"node1", "node2"}});
+  ASSERT_TRUE(factory.ok()) << factory.status();
+  const absl::Status status =
+      (*factory)
+          ->Create({.group = Group::kTensor}, {Rank{0}, Rank{1}}, Rank{0})
+          .status();
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("no sign of rank 1 (node2) within"));
+}
+
 // Goal: an address that no interface has is refused with that address. Method:
 // one from the block reserved for documentation.
 TEST(GlooFactoryTest, RefusesForeignAddress) {

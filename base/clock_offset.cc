@@ -1,4 +1,4 @@
-#include "worker/doctor/clock_offset.h"
+#include "base/clock_offset.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // section 8): each exchange gives an offset that is off by at most half of its
 // round trip, so the one with the smallest round trip counts.
 
-#ifndef MILLRACE_WORKER_DOCTOR_CLOCK_OFFSET_H_
-#define MILLRACE_WORKER_DOCTOR_CLOCK_OFFSET_H_
+#ifndef MILLRACE_BASE_CLOCK_OFFSET_H_
+#define MILLRACE_BASE_CLOCK_OFFSET_H_
 
 #include <cstdint>
 #include <vector>
@@ -32,4 +32,4 @@ double RoundTripOf(const ClockExchange& exchange);
 
 }  // namespace millrace
 
-#endif  // MILLRACE_WORKER_DOCTOR_CLOCK_OFFSET_H_
+#endif  // MILLRACE_BASE_CLOCK_OFFSET_H_
