@@ -179,12 +179,14 @@ ManifestFile ReadFileEntry(const Json& json) {
 }
 
 Json LayoutToJson(const Layout& layout) {
-  return {{"pipeline", layout.pipeline},
-          {"data", layout.data},
-          {"tensor", layout.tensor},
-          {"micro_batch", layout.micro_batch},
-          {"num_microbatches", layout.num_microbatches},
-          {"zero", layout.zero}};
+  Json json = {{"pipeline", layout.pipeline},
+               {"data", layout.data},
+               {"tensor", layout.tensor},
+               {"micro_batch", layout.micro_batch},
+               {"num_microbatches", layout.num_microbatches},
+               {"zero", layout.zero}};
+  if (layout.data_groups > 1) json["data_groups"] = layout.data_groups;
+  return json;
 }
 
 // Reads a count of at least one and multiplies `total` by it. Throws
@@ -220,6 +222,14 @@ Layout ReadLayout(const Json& json) {
   if (layout.zero < 0 || layout.zero > 3) {
     throw FormatError{
         absl::StrCat("layout.zero: expected 0 to 3, found ", layout.zero)};
+  }
+  if (json.contains("data_groups")) {
+    layout.data_groups = ReadInt32(json.at("data_groups"));
+    if (layout.data_groups < 1 || layout.data % layout.data_groups != 0) {
+      throw FormatError{
+          absl::StrCat("layout.data_groups: expected a divisor of data, ",
+                       layout.data, ", found ", layout.data_groups)};
+    }
   }
   return layout;
 }

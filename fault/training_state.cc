@@ -44,6 +44,14 @@ void AddSlicePieces(const SliceContext& slice, const char* suffix, float* data,
   }
 }
 
+// A bucket is written in as many equal parts as there are data ranks, each by
+// one of them. Where there are copies of the state, a slice has that many
+// parts, and each of its holders writes one.
+int32_t OwnedPart(int32_t data_idx, int32_t num_data, int32_t copies) {
+  const int32_t num_slices = num_data / copies;
+  return data_idx % num_slices * copies + data_idx / num_slices;
+}
+
 }  // namespace
 
 std::vector<StatePiece> DescribeState(const StageParameters& parameters,
@@ -52,13 +60,18 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
                                       const StateBuffers& buffers) {
   std::vector<StatePiece> pieces;
   const bool slices_alone = buffers.master || layout.shards_parameters();
+  // ZeRO leaves each group of data ranks a copy of the state.
+  const int32_t copies = layout.zero == 0 ? 1 : layout.data_groups;
   // Start of this bucket's moments when only the rank's own slices are kept.
   int64_t own_offset = 0;
   for (const Bucket& bucket : parameters.buckets) {
     CHECK(bucket.num_elements % layout.data == 0) << bucket.name;
     const int64_t slice_elements = bucket.num_elements / layout.data;
     for (int32_t data_idx = 0; data_idx < layout.data; ++data_idx) {
-      const bool own_slice = data_idx == coordinates.data;
+      const bool own_slice =
+          data_idx / copies == coordinates.data % (layout.data / copies);
+      const bool owns =
+          data_idx == OwnedPart(coordinates.data, layout.data, copies);
       const int64_t begin = bucket.offset + data_idx * slice_elements;
       const SliceContext slice = {
           .parameters = &parameters,
@@ -67,13 +80,15 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .end = begin + slice_elements,
           .tensor_size = layout.tensor,
           .tensor_idx = coordinates.tensor,
-          .is_owner = own_slice && !bucket.is_copy &&
+          .is_owner = owns && !bucket.is_copy &&
                       (!bucket.tensor_replicated || coordinates.tensor == 0)};
       if (!slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
       }
       if (layout.zero != 0 && !own_slice) continue;
-      const int64_t offset = layout.zero == 0 ? begin : own_offset;
+      const int64_t offset =
+          layout.zero == 0 ? begin
+                           : own_offset + data_idx % copies * slice_elements;
       CHECK(offset + slice_elements <= parameters.num_optimizer_elements)
           << bucket.name;
       if (slices_alone) {
@@ -82,7 +97,7 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
       AddSlicePieces(slice, ".exp_avg", buffers.exp_avg + offset, pieces);
       AddSlicePieces(slice, ".exp_avg_sq", buffers.exp_avg_sq + offset, pieces);
     }
-    own_offset += slice_elements;
+    own_offset += copies * slice_elements;
   }
   return pieces;
 }

@@ -29,6 +29,7 @@ const StageList& StepModel::State::Stages(const Layout& layout) {
 const StepPasses& StepModel::State::PassesOf(const Layout& layout) {
   Layout key = layout;
   key.zero = 0;
+  key.data_groups = 1;
   auto& last = last_passes[static_cast<size_t>(layout.recompute)];
   if (!last.has_value() || !(last->layout == key)) {
     const PipelinePasses passes = MakePasses(layout);
@@ -211,10 +212,20 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   if (reduces_often) {
     const double before_backward = gathers_often ? traffic.gather : 0;
     double exposed = before_backward + before_backward + traffic.reduce;
+    double across = 0;
     if (how.overlaps_data) {
       exposed = exposed_of(before_backward, traffic.buckets, forward) +
                 exposed_of(before_backward + traffic.reduce, traffic.buckets,
                            backward);
+    }
+    // Under the last micro-batch's backward pass, behind its reductions.
+    if (traffic.across > 0) {
+      across = traffic.across;
+      if (how.overlaps_data) {
+        across = exposed_of(
+            traffic.across, traffic.buckets,
+            std::max(0.0, backward - before_backward - traffic.reduce));
+      }
     }
     double further = exposed;
     double slowdown_of_further = slowdown;
@@ -228,7 +239,7 @@ StepPrediction StepModel::Predict(const Layout& layout) {
       slowdown_of_further = slowdown - slowdown_of_last;
       slowdown = slowdown_of_last;
     }
-    time.exposed_data_s = exposed + (microbatches - 1) * further;
+    time.exposed_data_s = exposed + across + (microbatches - 1) * further;
     slowdown += (microbatches - 1) * slowdown_of_further;
   }
   // Once a step: under the passes of the last micro-batches, each chunk's when
@@ -239,16 +250,17 @@ StepPrediction StepModel::Predict(const Layout& layout) {
     const double hiding =
         (std::min(stages, microbatches) * (chunks - 1) + 1) / chunks;
     if (reduces_once) {
-      time.exposed_data_s +=
-          exposed_of(traffic.reduce, traffic.buckets, hiding * backward);
+      time.exposed_data_s += exposed_of(traffic.reduce + traffic.across,
+                                        traffic.buckets, hiding * backward);
     }
     if (gathers_once) {
       time.exposed_data_s +=
           exposed_of(traffic.gather, traffic.buckets, hiding * forward);
     }
   } else {
-    time.exposed_data_s += (reduces_once ? traffic.reduce : 0) +
-                           (gathers_once ? traffic.gather : 0);
+    time.exposed_data_s +=
+        (reduces_once ? traffic.reduce + traffic.across : 0) +
+        (gathers_once ? traffic.gather : 0);
   }
 
   time.compute_s += slowdown;
@@ -330,7 +342,7 @@ StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
   const ReplicaTraffic traffic =
       TrafficOf(state_->model, layout, state_->implementation, state_->cost,
                 state_->Loads(layout), slowest);
-  return {.gradient_reduction_s = traffic.reduce,
+  return {.gradient_reduction_s = traffic.reduce + traffic.across,
           .parameter_gather_s = traffic.gather,
           .optimizer_s = OptimizerSeconds(layout, state_->implementation,
                                           state_->cost, parameters)};

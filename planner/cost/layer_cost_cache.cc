@@ -12,6 +12,7 @@ namespace {
 Layout WithRecompute(const Layout& layout, Recompute recompute) {
   Layout uniform = layout;
   uniform.zero = 0;
+  uniform.data_groups = 1;
   uniform.recompute = recompute;
   uniform.recompute_by_stage.clear();
   return uniform;

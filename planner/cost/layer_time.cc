@@ -181,6 +181,22 @@ GroupPlacement ReplicaGroup(const Layout& layout,
           .relays_to_ports = implementation.relays_to_ports};
 }
 
+GroupPlacement ShardPlacement(const Layout& layout,
+                              const Implementation& implementation) {
+  GroupPlacement group = ReplicaGroup(layout, implementation);
+  group.outer.size = layout.group_data();
+  return group;
+}
+
+GroupPlacement AcrossPlacement(const Layout& layout,
+                               const Implementation& implementation) {
+  GroupPlacement group = ReplicaGroup(layout, implementation);
+  group.inner = {.size = layout.data_groups,
+                 .stride = group.outer.stride * layout.group_data()};
+  group.outer = {};
+  return group;
+}
+
 GroupPlacement ExpertGroup(const Layout& layout,
                            const Implementation& implementation) {
   const GroupPlacement::Axis near = NearExpertAxis(layout);

@@ -30,6 +30,12 @@ GroupPlacement ExpertGroup(const Layout& layout,
 // ranks that `expert` leaves of both axes that ExpertGroup lies over.
 GroupPlacement ReplicaGroup(const Layout& layout,
                             const Implementation& implementation);
+// Where Layout::data_groups cuts the data axis: the ranks of one group, and
+// those with the same slice in each group.
+GroupPlacement ShardPlacement(const Layout& layout,
+                              const Implementation& implementation);
+GroupPlacement AcrossPlacement(const Layout& layout,
+                               const Implementation& implementation);
 GroupPlacement ExpertReplicaGroup(const Layout& layout,
                                   const Implementation& implementation);
 int64_t PipelineStride(const Layout& layout,

@@ -135,6 +135,12 @@ absl::Status ValidatePlannedLayout(const ModelSpec& model, const Layout& layout,
   RETURN_IF_ERROR(ValidateLayout(model, layout, global_batch));
   RETURN_IF_ERROR(ValidateContext(model, layout));
   RETURN_IF_ERROR(ValidateExpert(model, layout));
+  if (layout.data_groups > 1 && model.moe.num_experts > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.data_groups is ", layout.data_groups,
+        ", but the model has experts (model.moe.num_experts), which have "
+        "replicas of their own; set layout.data_groups to 1"));
+  }
   return ValidateInterleave(model, layout);
 }
 

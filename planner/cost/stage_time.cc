@@ -102,17 +102,33 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
   const auto add = [&](double count, double elements,
                        const GroupPlacement& group) {
     if (count == 0 || elements <= 0 || group.size() <= 1) return;
-    const double reduce_s = cost.CollectiveSeconds(
-        layout.zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
-        gradient_bytes * elements, group);
+    const auto seconds = [&](OpKind kind, const GroupPlacement& ranks,
+                             double of_elements) {
+      return cost.CollectiveSeconds(kind, gradient_bytes * of_elements, ranks);
+    };
+    const bool is_cut = layout.data_groups > 1;
+    double reduce_s =
+        seconds(layout.zero == 0 && !is_cut ? OpKind::kAllReduce
+                                            : OpKind::kReduceScatter,
+                group, elements);
+    double across_s = 0;
+    if (is_cut) {
+      across_s =
+          seconds(OpKind::kAllReduce, AcrossPlacement(layout, implementation),
+                  elements / static_cast<double>(group.size()));
+      if (layout.zero == 0) {
+        reduce_s += seconds(OpKind::kAllGather, group, elements);
+      }
+    }
     traffic.reduce += count * reduce_s;
-    longest = std::max(longest, reduce_s);
+    traffic.across += count * across_s;
+    longest = std::max(longest, reduce_s + across_s);
     if (layout.zero == 0) return;
     traffic.gather +=
         count * cost.CollectiveSeconds(OpKind::kAllGather,
                                        weight_bytes * elements, group);
   };
-  const GroupPlacement replicas = ReplicaGroup(layout, implementation);
+  const GroupPlacement replicas = ShardPlacement(layout, implementation);
   // Both kinds of dense layers have the same parameters.
   const auto num_dense =
       static_cast<double>(stage.num_dense + stage.num_global);
@@ -138,7 +154,9 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
     traffic.reduce += sum_s;
     longest = std::max(longest, sum_s);
   }
-  if (longest > 0) traffic.buckets = traffic.reduce / longest;
+  if (longest > 0) {
+    traffic.buckets = (traffic.reduce + traffic.across) / longest;
+  }
   return traffic;
 }
 
@@ -201,14 +219,26 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
     const double gradient_bytes = layout.rounds_gradients()
                                       ? kRoundedBytes
                                       : implementation.gradient_bytes;
-    if (layout.zero == 0) {
+    if (layout.zero == 0 && layout.data_groups == 1) {
       traffic.reduce += seconds(OpKind::kAllReduce, gradient_bytes);
       return;
     }
     traffic.reduce += seconds(OpKind::kReduceScatter, gradient_bytes);
+    if (layout.data_groups > 1) {
+      const double bytes = gradient_bytes * elements / traffic.buckets /
+                           static_cast<double>(group.size());
+      traffic.across +=
+          traffic.buckets *
+          cost.CollectiveSeconds(OpKind::kAllReduce, bytes,
+                                 AcrossPlacement(layout, implementation));
+    }
+    if (layout.zero == 0) {
+      traffic.reduce += seconds(OpKind::kAllGather, gradient_bytes);
+      return;
+    }
     traffic.gather += seconds(OpKind::kAllGather, kWeightBytes);
   };
-  add(parameters.dense, ReplicaGroup(layout, implementation));
+  add(parameters.dense, ShardPlacement(layout, implementation));
   add(parameters.experts, ExpertReplicaGroup(layout, implementation));
   return traffic;
 }
@@ -217,7 +247,8 @@ double OptimizerSeconds(const Layout& layout,
                         const Implementation& implementation,
                         const CostModel& cost,
                         const RankParameters& parameters) {
-  const double replicas = static_cast<double>(layout.data) * layout.context;
+  const double replicas =
+      static_cast<double>(layout.group_data()) * layout.context;
   const bool shards = layout.zero >= 1;
   const double owned =
       parameters.dense / (shards ? replicas : 1) +

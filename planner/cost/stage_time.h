@@ -109,6 +109,8 @@ StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
 struct ReplicaTraffic {
   double reduce = 0;
   double gather = 0;
+  // The sums between groups of the data axis, once a step.
+  double across = 0;
   // The number of equal buckets that would hide as much. With tables alone, the
   // buckets are those of workers, and the largest one sticks out.
   double buckets = 1;

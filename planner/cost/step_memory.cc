@@ -22,7 +22,7 @@ double StoredBytes(const Layout& layout) {
 // shardings whose experts are over more ranks than there are: one replica.
 double SliceOf(const Layout& layout, const RankParameters& parameters) {
   return parameters.dense /
-             (static_cast<double>(layout.data) * layout.context) +
+             (static_cast<double>(layout.group_data()) * layout.context) +
          parameters.experts / std::max(1, NumExpertReplicas(layout));
 }
 

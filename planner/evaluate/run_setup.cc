@@ -111,9 +111,13 @@ absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
   const int64_t shard = run.fsdp_shard.value_or(0);
   if (shard > 1 && layout.zero == 3 && shard != layout.data &&
       shard != static_cast<int64_t>(layout.data) * layout.context) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "fsdp_shard ", shard, " shards within parts of the data axis of ",
-        layout.data, "; the planner shards over all of it"));
+    const int64_t in_group = shard / layout.context;
+    if (in_group * layout.context != shard || layout.data % in_group != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "fsdp_shard ", shard, " does not divide the data axis of ",
+          layout.data, " x context ", layout.context));
+    }
+    layout.data_groups = static_cast<int32_t>(layout.data / in_group);
   }
   return absl::OkStatus();
 }

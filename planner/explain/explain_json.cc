@@ -29,6 +29,7 @@ OrderedJson LayoutJson(const Layout& layout) {
   return {{"pipeline", layout.pipeline},
           {"interleave", layout.interleave},
           {"data", layout.data},
+          {"data_groups", layout.data_groups},
           {"zero", layout.zero},
           {"tensor", layout.tensor},
           {"sequence_parallel", layout.tensor > 1},

@@ -97,6 +97,12 @@ void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
           "memory"));
     }
   }
+  if (layout.data_groups > 1 && layout.shards_optimizer()) {
+    out.differences.push_back(absl::StrCat(
+        "ZeRO inside ", layout.data_groups,
+        " groups of the data axis (layout.data_groups): ZeRO here shards over "
+        "all of it, which takes less memory and more of the network"));
+  }
   if (layout.interleave > 1) {
     out.differences.push_back(absl::StrCat(
         "the schedule interleaved with ", layout.interleave,

@@ -81,6 +81,12 @@ void NoteCommon(Export& out) {
     out.differences.push_back(
         "the schedule list: the order of passes is the framework's own");
   }
+  if (out.layout.data_groups > 1 && !out.layout.shards_optimizer()) {
+    out.differences.push_back(absl::StrCat(
+        "all-reduces in ", out.layout.data_groups,
+        " groups (layout.data_groups): the framework's go over the whole data "
+        "axis"));
+  }
   if (out.layout.rounds_gradients()) {
     out.differences.push_back(
         "training.gradient_reduction bf16: the framework's own default says "

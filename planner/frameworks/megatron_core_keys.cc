@@ -133,6 +133,7 @@ constexpr CoreFlag kOtherFlags[] = {
     {"overlap-grad-reduce", "ddp.", "trainer.strategy.ddp.", CoreValue::kOn},
     {"overlap-param-gather", "ddp.", "trainer.strategy.ddp.", CoreValue::kOn},
     {"use-distributed-optimizer", "ddp.", "optim.config.", CoreValue::kOn},
+    {"num-distributed-optimizer-instances", "ddp.", "trainer.strategy.ddp."},
     {"recompute-granularity", "model.", "model.config."},
     {"recompute-method", "model.", "model.config."},
     {"recompute-num-layers", "model.", "model.config."},

@@ -251,6 +251,9 @@ void AddLayout(Export& out, KeyValues& flags) {
   AddPipeline(out, flags);
   if (layout.data > 1) Switch("overlap-grad-reduce", flags);
   if (layout.zero >= 1) Switch("use-distributed-optimizer", flags);
+  if (layout.zero >= 1 && layout.data_groups > 1) {
+    flags.Set("num-distributed-optimizer-instances", layout.data_groups);
+  }
   if (layout.shards_optimizer()) Switch("overlap-param-gather", flags);
   if (layout.shards_gradients()) {
     out.differences.push_back(absl::StrCat(

@@ -227,6 +227,12 @@ void SetLayout(const ImportOptions& options, Importer& importer) {
   importer.Set("layout.zero",
                importer.IsOn("use-distributed-optimizer") ? "1" : "0",
                "use-distributed-optimizer");
+  const int64_t groups =
+      importer.Integer("num-distributed-optimizer-instances", 1, 1);
+  if (groups > 1) {
+    importer.Set("layout.data_groups", absl::StrCat(groups),
+                 "num-distributed-optimizer-instances");
+  }
   if (!importer.IsSet("training.global_batch") &&
       importer.job().layout.data.has_value()) {
     importer.Set("training.global_batch",

@@ -206,10 +206,11 @@ void AddTorchtitanLayout(Export& out, KeyValues& toml) {
   const bool sharded =
       layout.data > 1 && (layout.shards_optimizer() || spreads_experts ||
                           (!stands_alone && layout.context == 1));
+  const int32_t groups = layout.shards_optimizer() ? layout.data_groups : 1;
   toml.Set("parallelism.data_parallel_replicate_degree",
-           absl::StrCat(sharded ? 1 : layout.data));
+           absl::StrCat(sharded ? groups : layout.data));
   toml.Set("parallelism.data_parallel_shard_degree",
-           absl::StrCat(sharded ? layout.data : 1));
+           absl::StrCat(sharded ? layout.data / groups : 1));
   if (layout.shards_parameters()) {
     toml.SetText("parallelism.fsdp_reshard_after_forward", "always");
   } else if (sharded || layout.context > 1) {

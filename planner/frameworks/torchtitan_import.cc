@@ -108,7 +108,7 @@ void SetGlobalBatch(int64_t replicas, Importer& importer) {
       "local_batch_size x data axis");
 }
 
-// Replicates or shards over the data axis; our data axis cannot do both.
+// Replicates over the data axis, shards over it, or shards inside its groups.
 void SetData(const ImportOptions& options, Importer& importer) {
   const int64_t replicas =
       importer.Integer("parallelism.data_parallel_replicate_degree", 1, 1);
@@ -123,11 +123,8 @@ void SetData(const ImportOptions& options, Importer& importer) {
     return;
   }
   if (replicas > 1 && shards != 1) {
-    importer.Note(
-        "data_parallel_replicate_degree beside sharding: the data axis here "
-        "is sharded whole or not at all; it is left to the planner");
-    if (shards > 1) SetGlobalBatch(replicas * shards, importer);
-    return;
+    importer.Set("layout.data_groups", absl::StrCat(replicas),
+                 "data_parallel_replicate_degree");
   }
   if (shards == 1) {
     importer.Set("layout.zero", "0", "data_parallel_shard_degree");
@@ -145,7 +142,7 @@ void SetData(const ImportOptions& options, Importer& importer) {
         "data axis is auto, which means the same");
     return;
   }
-  const int64_t data = std::max(replicas, shards);
+  const int64_t data = replicas * shards;
   importer.Set("layout.data", absl::StrCat(data),
                "data_parallel_replicate_degree, data_parallel_shard_degree");
   SetGlobalBatch(data, importer);

@@ -336,6 +336,13 @@ const JobKey kJobKeys[] = {
     {KEY(layout.data),
      .doc = "Replicas, each with its share of the global batch.",
      .range = {1, kMaximumInt32}},
+    {KEY(layout.data_groups),
+     .doc = "Equal groups of neighbours into which the data axis is cut, one "
+            "a node for example. ZeRO shards inside a group and groups hold "
+            "copies (hybrid sharding); with zero 0 gradients are summed inside "
+            "first (hierarchical all-reduce). auto is 1, or one a node where "
+            "the data axis spans nodes and that is faster.",
+     .range = {1, kMaximumInt32}},
     {KEY(layout.tensor), .doc = "Shards of each layer.",
      .range = {1, kMaximumInt32}},
     {KEY(layout.context),

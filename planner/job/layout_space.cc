@@ -57,7 +57,8 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   const std::vector<Axis> axes = ExecutableAxes();
   std::vector<Layout> meshes;
   AddMeshes(space.constraints, axes, space.num_devices,
-            {.precision = space.precision,
+            {.data_groups = space.constraints.data_groups.value_or(1),
+             .precision = space.precision,
              .gradient_reduction = space.gradient_reduction,
              .objective = space.objective,
              .document_length = space.document_length},

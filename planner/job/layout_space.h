@@ -25,6 +25,9 @@ struct LayoutSpace {
   int32_t document_length = 0;  // Layout's.
   GemmFormat gemm_format = GemmFormat::kAsStored;
   LayoutConstraints constraints;
+  // Neighbours that share the fastest links. 0: no data axis is known to span
+  // nodes.
+  int32_t devices_per_node = 0;
   // The sets of ops worth computing again in a layout, least first, none of
   // which depends on how often or by whom its stages run; null: where nothing
   // has a price, UnpricedRecomputes(). A plain function of the layout.

@@ -145,7 +145,11 @@ std::string LayoutToString(const Layout& layout) {
   if (layout.interleave > 1) {
     absl::StrAppend(&text, " (", layout.interleave, " chunks each)");
   }
-  absl::StrAppend(&text, " x data ", layout.data, " x tensor ", layout.tensor);
+  absl::StrAppend(&text, " x data ", layout.data);
+  if (layout.data_groups > 1) {
+    absl::StrAppend(&text, " (", layout.data_groups, " groups)");
+  }
+  absl::StrAppend(&text, " x tensor ", layout.tensor);
   if (layout.context > 1) absl::StrAppend(&text, " x context ", layout.context);
   if (layout.expert > 1) {
     absl::StrAppend(&text, ", experts over ", layout.expert);

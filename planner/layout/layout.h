@@ -78,7 +78,12 @@ enum class Objective : uint8_t { kCrossEntropy, kPreference };
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
-  int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
+  // Equal runs of neighbours into which the data axis is cut, usually one a
+  // node. ZeRO shards inside a group, and groups hold copies (hybrid sharding);
+  // without ZeRO, gradients are summed inside, across and gathered inside
+  // (hierarchical all-reduce). 1: the data axis is one group.
+  int32_t data_groups = 1;
+  int32_t tensor = 1;  // Shards of each layer; sequence-parallel when > 1.
   // Shards of each sequence, and of the experts of a layer. An expert is whole
   // on a rank (expert_tensor 1) or cut as the layer is (expert_tensor =
   // tensor). Experts are spread over the ranks of a stage that are left:
@@ -112,6 +117,12 @@ struct Layout {
   std::vector<ListedStage> listed_stages;
   int32_t listed_transfer_us = 0;
   CopyEngineUse copy_engines;  // On GPUs alone.
+
+  // Data ranks of one group: with ZeRO they share one copy of the state.
+  int32_t group_data() const { return data / data_groups; }
+  // Which of the slices of its group a data rank has, and which group it is in.
+  int32_t slice_of(int32_t data_idx) const { return data_idx % group_data(); }
+  int32_t group_of(int32_t data_idx) const { return data_idx / group_data(); }
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data * context > 1; }

@@ -55,6 +55,25 @@ absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateDataGroups(const Layout& layout) {
+  const int32_t groups = layout.data_groups;
+  if (groups == 1) return absl::OkStatus();
+  if (layout.data % groups != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.data (", layout.data, ") cannot be cut into ",
+                     groups, " equal groups; set layout.data_groups to ",
+                     LargestDivisorUpTo(layout.data, groups)));
+  }
+  if (layout.data == groups) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.data_groups is ", groups, " and layout.data ", layout.data,
+        ", so that each group is one rank, which shares nothing; set "
+        "layout.data_groups to ",
+        LargestDivisorUpTo(layout.data, groups - 1)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
   const int64_t cut =
       int64_t{layout.micro_batch} * layout.num_microbatches * layout.data;
@@ -150,6 +169,7 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
     return absl::InvalidArgumentError(
         absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
   }
+  RETURN_IF_ERROR(ValidateDataGroups(layout));
   RETURN_IF_ERROR(ValidateSchedule(layout));
   RETURN_IF_ERROR(ValidateRecompute(layout));
   if (layout.pipeline > model.num_layers) {

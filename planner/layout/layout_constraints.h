@@ -13,6 +13,7 @@ namespace millrace {
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
   std::optional<int32_t> context, expert, expert_tensor, interleave;
+  std::optional<int32_t> data_groups;
   std::optional<int32_t> devices;  // Devices to use, out of all there are.
   std::string recompute = "auto";  // Any key of CheckRecomputeKey().
   std::string schedule = "auto";   // Or a ScheduleName().

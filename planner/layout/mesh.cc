@@ -20,6 +20,7 @@ constexpr LayoutSize kLayoutSizes[] = {
     {"interleave", "vp", SIZE(interleave), Execution::kNone},
     {"data", "dp", SIZE(data), Execution::kCollectives, Axis::kData,
      &MeshCoordinates::data},
+    {"data_groups", "dg", SIZE(data_groups), Execution::kProgram},
     {"tensor", "tp", SIZE(tensor), Execution::kCollectives, Axis::kTensor,
      &MeshCoordinates::tensor},
     {"context", "cp", SIZE(context), Execution::kNone, Axis::kContext,
@@ -73,6 +74,10 @@ Mesh MeshInOrder(const Layout& layout) {
   return mesh;
 }
 
+bool IsPartOfData(Group group) {
+  return group == Group::kShards || group == Group::kReplicas;
+}
+
 }  // namespace
 
 std::span<const LayoutSize> LayoutSizes() { return kLayoutSizes; }
@@ -94,16 +99,23 @@ std::span<const Axis> AxesInOrder(AxisOrder order) {
                                                 : kPipelineInsideData;
 }
 
-std::span<const Group> CollectiveGroups() {
-  static const auto* const kGroups = [] {
-    auto* groups = new std::vector<Group>;
-    for (const LayoutSize& row : kRowsByAxis) {
-      if (row.execution != Execution::kCollectives) continue;
-      groups->push_back(GroupOf({*row.axis}));
+std::vector<Group> CollectiveGroups(const Layout& layout) {
+  std::vector<Group> groups;
+  for (const LayoutSize& row : kRowsByAxis) {
+    if (row.execution != Execution::kCollectives) continue;
+    // Where the data axis is cut, only the answers of a validation pass go to
+    // all of it.
+    if (*row.axis == Axis::kData && layout.data_groups > 1) {
+      groups.insert(groups.end(), {Group::kShards, Group::kReplicas});
+      if (!layout.trains_preferences()) continue;
     }
-    return groups;
-  }();
-  return *kGroups;
+    groups.push_back(GroupOf({*row.axis}));
+  }
+  return groups;
+}
+
+Group ShardGroup(const Layout& layout) {
+  return layout.data_groups > 1 ? Group::kShards : Group::kData;
 }
 
 // Unrolled as MeshInOrder().
@@ -124,6 +136,8 @@ Mesh MeshOf(const Layout& layout, AxisOrder order) {
 
 std::string GroupName(Group group) {
   if (group == Group::kWorld) return "world";
+  if (group == Group::kShards) return "shards";
+  if (group == Group::kReplicas) return "replicas";
   std::string name;
   for (const LayoutSize& row : kRowsByAxis) {
     if (!Has(group, *row.axis)) continue;
@@ -158,6 +172,18 @@ Rank RankOf(const Layout& layout, MeshCoordinates coordinates) {
 std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank) {
   const Mesh mesh = MeshOf(layout);
   MeshCoordinates first = CoordinatesOf(layout, rank);
+  if (IsPartOfData(group)) {
+    const bool is_inside = group == Group::kShards;
+    first.data = is_inside ? layout.group_of(first.data) * layout.group_data()
+                           : layout.slice_of(first.data);
+    const int32_t base = ToInt(RankOf(layout, first));
+    const int64_t stride = GroupStride(layout, group);
+    std::vector<Rank> members;
+    for (int32_t i = 0; i < GroupSize(layout, group); ++i) {
+      members.push_back(Rank{static_cast<int32_t>(base + i * stride)});
+    }
+    return members;
+  }
   for (const Axis axis : kPipelineInsideData) {
     if (Has(group, axis)) first.*Describe(axis).coordinate = 0;
   }
@@ -174,6 +200,8 @@ std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank) {
 }
 
 int32_t GroupSize(const Layout& layout, Group group) {
+  if (group == Group::kShards) return layout.group_data();
+  if (group == Group::kReplicas) return layout.data_groups;
   int32_t size = 1;
   for (const Axis axis : kPipelineInsideData) {
     if (Has(group, axis)) size *= layout.*Describe(axis).size;
@@ -189,6 +217,10 @@ int32_t GroupIndex(const Layout& layout, Group group, Rank rank) {
 
 int64_t GroupStride(const Layout& layout, Group group) {
   const Mesh mesh = MeshOf(layout);
+  if (IsPartOfData(group)) {
+    return mesh.stride(Axis::kData) *
+           (group == Group::kReplicas ? layout.group_data() : 1);
+  }
   for (const Axis axis : kPipelineInsideData) {
     if (Has(group, axis) && mesh.size(axis) > 1) return mesh.stride(axis);
   }
@@ -239,7 +271,7 @@ int64_t HostsOfSlowestTransfer(const Layout& layout, int32_t ranks_per_host) {
 int32_t NumCommunicators(const Layout& layout, int32_t stage) {
   int32_t count = 0;
   bool has_world = layout.num_ranks() == 1;
-  for (const Group group : CollectiveGroups()) {
+  for (const Group group : CollectiveGroups(layout)) {
     const int32_t size = GroupSize(layout, group);
     if (size == 1) continue;
     ++count;

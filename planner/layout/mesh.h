@@ -99,6 +99,10 @@ enum class Group : uint8_t {
   kData = 1 << static_cast<int>(Axis::kData),
   kPipeline = 1 << static_cast<int>(Axis::kPipeline),
   kWorld = (1 << kNumAxes) - 1,
+  // The two parts of the data axis where Layout::data_groups cuts it: the ranks
+  // of one group, and those that have the same slice in each group.
+  kShards = 1 << kNumAxes,
+  kReplicas = 1 << (kNumAxes + 1),
 };
 constexpr Group GroupOf(std::initializer_list<Axis> axes) {
   unsigned bits = 0;
@@ -112,7 +116,9 @@ std::string GroupName(Group group);  // "tensor", "context+data", "world".
 
 // The groups whose ranks share a communicator for collectives, without the
 // world.
-std::span<const Group> CollectiveGroups();
+std::vector<Group> CollectiveGroups(const Layout& layout);
+// The group over which ZeRO shards: the data axis, or one of its groups.
+Group ShardGroup(const Layout& layout);
 
 // Numbers of ranks are those of AxisOrder::kPipelineInsideData.
 MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank);

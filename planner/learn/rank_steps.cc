@@ -232,8 +232,9 @@ absl::StatusOr<std::vector<RankStep>> AlignRanks(
 std::vector<Meeting> MeetingsOf(std::span<const Program> programs) {
   std::vector<Meeting> meetings;
   for (const Program& program : programs) {
-    AddGroups(program, Group::kTensor, &meetings);
-    AddGroups(program, Group::kData, &meetings);
+    for (const Group group : CollectiveGroups(program.layout)) {
+      AddGroups(program, group, &meetings);
+    }
   }
   AddAcrossStages(programs, &meetings);
   return meetings;

@@ -102,6 +102,9 @@ struct Graph {
   // micro-batch but the first, for which first_reduce_by_bucket stands.
   std::vector<std::vector<GraphOp>> reduce_by_bucket;
   std::vector<std::vector<GraphOp>> first_reduce_by_bucket;
+  // By bucket, under ZeRO-2 where Layout::data_groups cuts the data axis: once,
+  // after the reduction of the last micro-batch.
+  std::vector<std::vector<GraphOp>> last_reduce_by_bucket;
   std::vector<GraphOp> epilogue;  // Once, after everything else.
 };
 

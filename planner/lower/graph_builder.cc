@@ -50,7 +50,8 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   const Bucket& norms = graph_.parameters.buckets.back();
   CHECK(norms.name == "norms") << norms.name;
   const int64_t num_norms =
-      norms.num_elements / (layout_.shards_parameters() ? layout_.data : 1);
+      norms.num_elements /
+      (layout_.shards_parameters() ? layout_.group_data() : 1);
   persistent.parameters =
       add("parameters",
           (layout_.shards_parameters() ? num_moments : num_elements) -
@@ -84,7 +85,8 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
 
 void GraphBuilder::AddBucketTensors() {
   const PersistentLayout& persistent = graph_.persistent;
-  const int64_t num_slices = layout_.shards_optimizer() ? layout_.data : 1;
+  const int64_t num_slices =
+      layout_.shards_optimizer() ? layout_.group_data() : 1;
   int64_t slice_offset = 0;
   for (const Bucket& bucket : graph_.parameters.buckets) {
     const int64_t slice = bucket.num_elements / num_slices;

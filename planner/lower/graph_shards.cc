@@ -59,7 +59,7 @@ GraphOp Gather(const GraphBuilder& builder, int32_t bucket, TensorId whole) {
       .phase = Phase::kParameterGather,
       .name = absl::StrCat("gather_parameters/", gathered.name),
       .attributes =
-          CollectiveAttributes{.group = Group::kData,
+          CollectiveAttributes{.group = ShardGroup(builder.layout()),
                                .num_elements = gathered.num_elements,
                                .dtype = builder.graph().tensors[whole].dtype},
       .inputs = {builder.bucket_tensors()[bucket].parameters},

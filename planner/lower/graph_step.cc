@@ -27,7 +27,8 @@ void EmitZeroPadding(GraphBuilder& builder, const Bucket& bucket,
 }
 
 void EmitInPlaceCollective(GraphBuilder& builder, OpKind kind, Group group,
-                           Phase phase, std::string name, TensorId tensor) {
+                           Phase phase, std::string name, TensorId tensor,
+                           bool of_slice = false) {
   if (GroupSize(builder.layout(), group) == 1) return;
   const GraphTensor& operand = builder.graph().tensors[tensor];
   builder.Emit(
@@ -36,7 +37,8 @@ void EmitInPlaceCollective(GraphBuilder& builder, OpKind kind, Group group,
        .name = std::move(name),
        .attributes = CollectiveAttributes{.group = group,
                                           .num_elements = operand.dims[0],
-                                          .dtype = operand.dtype},
+                                          .dtype = operand.dtype,
+                                          .of_slice = of_slice},
        .inputs = {tensor},
        .outputs = {tensor}});
 }
@@ -83,18 +85,34 @@ void EmitWiden(GraphBuilder& builder, const Bucket& bucket, TensorId reduced,
                 .outputs = {gradients}});
 }
 
+// Sums over the data axis: all of it, or this rank's slice. Where the axis is
+// cut into groups, each sums its own first, and then slices go across.
+void EmitSumOverData(GraphBuilder& builder, const Bucket& bucket,
+                     TensorId tensor) {
+  const Layout& layout = builder.layout();
+  const bool is_cut = layout.data_groups > 1;
+  const bool keeps_slice = layout.shards_optimizer();
+  const auto emit = [&](OpKind kind, Group group, const char* name,
+                        bool of_slice) {
+    EmitInPlaceCollective(builder, kind, group, Phase::kGradientReduce,
+                          absl::StrCat(name, "/", bucket.name), tensor,
+                          of_slice);
+  };
+  emit(is_cut || keeps_slice ? OpKind::kReduceScatter : OpKind::kAllReduce,
+       ShardGroup(layout), "reduce_gradients", false);
+  if (!is_cut) return;
+  emit(OpKind::kAllReduce, Group::kReplicas, "reduce_across", true);
+  if (keeps_slice) return;
+  emit(OpKind::kAllGather, Group::kShards, "gather_gradients", false);
+}
+
 void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
                          TensorId gradients) {
   EmitSumOverTensorRanks(builder, bucket, gradients);
   const bool rounds = Rounds(builder, bucket);
   const TensorId reduced =
       rounds ? EmitRound(builder, bucket, gradients) : gradients;
-  EmitInPlaceCollective(
-      builder,
-      builder.layout().shards_optimizer() ? OpKind::kReduceScatter
-                                          : OpKind::kAllReduce,
-      Group::kData, Phase::kGradientReduce,
-      absl::StrCat("reduce_gradients/", bucket.name), reduced);
+  EmitSumOverData(builder, bucket, reduced);
   if (rounds) EmitWiden(builder, bucket, reduced, gradients);
 }
 
@@ -114,12 +132,45 @@ void EmitReduceToShard(GraphBuilder& builder, const Bucket& bucket,
       {.kind = OpKind::kReduceScatter,
        .phase = Phase::kGradientReduce,
        .name = absl::StrCat("reduce_gradients/", bucket.name),
-       .attributes = CollectiveAttributes{.group = Group::kData,
+       .attributes = CollectiveAttributes{.group = ShardGroup(builder.layout()),
                                           .num_elements = bucket.num_elements,
                                           .dtype = dtype},
        .inputs = {sent},
        .outputs = {reduced}});
   if (rounds) EmitWiden(builder, bucket, reduced, shard);
+}
+
+// ZeRO-2 where the data axis is cut: the slices that groups have summed over
+// all micro-batches are summed across, once a step.
+void EmitSumAcross(GraphBuilder& builder, const Bucket& bucket,
+                   TensorId slice) {
+  if (builder.layout().data_groups == 1) return;
+  const bool rounds = Rounds(builder, bucket);
+  TensorId sent = slice;
+  const OptimizerAttributes whole_slice{
+      .num_elements = builder.graph().tensors[slice].dims[0],
+      .data_sharded = false};
+  if (rounds) {
+    sent =
+        builder.AddTensor(absl::StrCat("gradients/rounded_sum/", bucket.name),
+                          {whole_slice.num_elements}, DType::kBfloat16);
+    builder.Emit({.kind = OpKind::kRoundGradients,
+                  .phase = Phase::kGradientReduce,
+                  .name = absl::StrCat("round_sum/", bucket.name),
+                  .attributes = whole_slice,
+                  .inputs = {slice},
+                  .outputs = {sent}});
+  }
+  EmitInPlaceCollective(builder, OpKind::kAllReduce, Group::kReplicas,
+                        Phase::kGradientReduce,
+                        absl::StrCat("reduce_across/", bucket.name), sent);
+  if (!rounds) return;
+  builder.Emit({.kind = OpKind::kWidenGradients,
+                .phase = Phase::kGradientReduce,
+                .name = absl::StrCat("widen_sum/", bucket.name),
+                .attributes = whole_slice,
+                .inputs = {sent},
+                .outputs = {slice}});
 }
 
 // ZeRO-2: the first micro-batch's sums go where the gradients stay, later ones
@@ -128,6 +179,7 @@ void EmitShardedReductions(GraphBuilder& builder) {
   Graph& graph = builder.graph();
   const std::vector<Bucket>& buckets = graph.parameters.buckets;
   graph.first_reduce_by_bucket.resize(buckets.size());
+  graph.last_reduce_by_bucket.resize(buckets.size());
   for (size_t i = 0; i < buckets.size(); ++i) {
     const TensorId whole = graph.sharded.gradients[i];
     const TensorId gradients = builder.bucket_tensors()[i].gradients;
@@ -147,6 +199,8 @@ void EmitShardedReductions(GraphBuilder& builder) {
                                  .data_sharded = true},
          .inputs = {sum, gradients},
          .outputs = {gradients}});
+    builder.EmitTo(&graph.last_reduce_by_bucket[i]);
+    EmitSumAcross(builder, buckets[i], gradients);
   }
 }
 
@@ -172,7 +226,8 @@ void EmitSumOfBothEnds(GraphBuilder& builder) {
       RoundUp(builder.shapes().vocab_rows * model.hidden,
               layout.data * kBucketAlignment);
   const bool sharded = layout.shards_gradients();
-  const int64_t num_sent = sharded ? num_elements / layout.data : num_elements;
+  const int64_t num_sent =
+      sharded ? num_elements / layout.group_data() : num_elements;
   const auto transfer = [&](OpKind kind, Direction direction, TensorId tensor) {
     GraphOp op{
         .kind = kind,
@@ -222,7 +277,7 @@ void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
                      TensorId gradients) {
   const Layout& layout = builder.layout();
   const bool sharded = layout.shards_optimizer();
-  const double copies = (sharded ? 1.0 : layout.data) *
+  const double copies = 1.0 * (sharded ? layout.data_groups : layout.data) *
                         (bucket.tensor_replicated ? layout.tensor : 1.0) *
                         (IsOnBothEnds(builder, bucket) ? 2.0 : 1.0);
   builder.Emit(
@@ -312,7 +367,7 @@ void EmitGatherParameters(GraphBuilder& builder) {
       layers, order.end(), [&](size_t i) { return !buckets[i].weight_decay; });
   std::rotate(layers, vectors, order.end());
   for (const size_t i : order) {
-    EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
+    EmitInPlaceCollective(builder, OpKind::kAllGather, ShardGroup(layout),
                           Phase::kParameterGather,
                           absl::StrCat("gather_parameters/", buckets[i].name),
                           views[i].parameters);

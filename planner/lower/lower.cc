@@ -72,6 +72,15 @@ class Lowering {
   }
 
  private:
+  // A micro-batch's gradients of one bucket on their way to their shard, or
+  // those of the step that are reduced in bf16.
+  struct Reduction {
+    int32_t microbatch_idx;
+    InstructionId communication = -1;  // The last.
+    // Ops that compute with what was communicated, and what follows on them.
+    std::vector<const GraphOp*> afterwards;
+  };
+
   // Vectors that grow would move all their elements several times.
   void Reserve() {
     size_t num_instructions = graph_.prologue.size() + graph_.epilogue.size();
@@ -264,19 +273,49 @@ class Lowering {
       // So that few rounded copies are alive.
       FinishReductions(1);
     }
-    Reduction reduction{.microbatch_idx = microbatch_idx};
     const bool is_first = layout.shards_gradients() && microbatch_idx == 0;
-    for (const GraphOp& op : is_first ? graph_.first_reduce_by_bucket[bucket]
-                                      : graph_.reduce_by_bucket[bucket]) {
-      const bool computes = LaneOf(op.kind, op.attributes) == Lane::kCompute;
-      if (computes && reduction.communication >= 0) {
-        reduction.afterwards.push_back(&op);
-        continue;
+    Reduction reduction = StartReduction(
+        PointersTo(is_first ? graph_.first_reduce_by_bucket[bucket]
+                            : graph_.reduce_by_bucket[bucket]),
+        microbatch_idx, {});
+    if (layout.shards_gradients() &&
+        microbatch_idx == layout.num_microbatches - 1) {
+      const std::vector<const GraphOp*> last =
+          PointersTo(graph_.last_reduce_by_bucket[bucket]);
+      if (reduction.afterwards.empty()) {
+        StartReduction(last, microbatch_idx, {});
+      } else {
+        reduction.afterwards.insert(reduction.afterwards.end(), last.begin(),
+                                    last.end());
       }
-      const InstructionId id = Emit(op, microbatch_idx, {});
-      if (!computes) reduction.communication = id;
     }
     reductions_.push_back(std::move(reduction));
+  }
+
+  static std::vector<const GraphOp*> PointersTo(
+      const std::vector<GraphOp>& ops) {
+    std::vector<const GraphOp*> pointers;
+    for (const GraphOp& op : ops) pointers.push_back(&op);
+    return pointers;
+  }
+
+  // Emits the ops before the first that computes with what is communicated.
+  // That one and all after it are left for later.
+  Reduction StartReduction(const std::vector<const GraphOp*>& ops,
+                           int32_t microbatch_idx, Waits also_after) {
+    Reduction reduction{.microbatch_idx = microbatch_idx};
+    for (const GraphOp* op : ops) {
+      const bool computes = LaneOf(op->kind, op->attributes) == Lane::kCompute;
+      if (!reduction.afterwards.empty() ||
+          (computes && reduction.communication >= 0)) {
+        reduction.afterwards.push_back(op);
+        continue;
+      }
+      const InstructionId id =
+          Emit(*op, microbatch_idx, std::exchange(also_after, {}));
+      if (!computes) reduction.communication = id;
+    }
+    return reduction;
   }
 
   // Has the compute lane take up all but the last `num_left` reductions under
@@ -285,12 +324,20 @@ class Lowering {
   InstructionId FinishReductions(size_t num_left) {
     InstructionId communication = -1;
     while (reductions_.size() > num_left) {
-      const Reduction& reduction = reductions_.front();
-      for (const GraphOp* op : reduction.afterwards) {
-        Emit(*op, reduction.microbatch_idx, {std::exchange(communication, -1)});
-      }
-      if (reduction.afterwards.empty()) communication = reduction.communication;
+      const Reduction reduction = std::move(reductions_.front());
       reductions_.pop_front();
+      if (reduction.afterwards.empty()) {
+        communication = reduction.communication;
+        continue;
+      }
+      Reduction across =
+          StartReduction(reduction.afterwards, reduction.microbatch_idx,
+                         {std::exchange(communication, -1)});
+      if (!across.afterwards.empty()) across_.push_back(std::move(across));
+    }
+    for (; across_.size() > num_left; across_.pop_front()) {
+      StartReduction(across_.front().afterwards, across_.front().microbatch_idx,
+                     {});
     }
     return communication;
   }
@@ -380,14 +427,6 @@ class Lowering {
     program_.step_arena_bytes = plan.bytes;
   }
 
-  // A micro-batch's gradients of one bucket on their way to their shard, or
-  // those of the step that are reduced in bf16.
-  struct Reduction {
-    int32_t microbatch_idx;
-    InstructionId communication = -1;        // The last.
-    std::vector<const GraphOp*> afterwards;  // On the compute lane.
-  };
-
   const Graph& graph_;
   const std::vector<ChunkPass> passes_;
   Program program_;
@@ -398,6 +437,7 @@ class Lowering {
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
   std::deque<Reduction> reductions_;
+  std::deque<Reduction> across_;  // Of slices, between groups of data ranks.
   // Gathered buckets in order: each that is read all along under its index, the
   // others under -1.
   std::map<int32_t, std::vector<BufferId>> gathers_;

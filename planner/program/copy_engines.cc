@@ -24,7 +24,7 @@ bool CopyEnginesCarry(const Layout& layout, OpKind kind,
   if (gathers) {
     return collective.group == Group::kTensor
                ? use.tensor_gathers
-               : collective.group == Group::kData && use.data_gathers;
+               : collective.group == ShardGroup(layout) && use.data_gathers;
   }
   return collective.group == Group::kTensor && use.tensor_reductions &&
          size <= kMaxCopyEngineSum && DTypeBytes(collective.dtype) <= 4;

@@ -379,7 +379,8 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "all_gather",
      .attributes = kAttributesIndex<CollectiveAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
-                Phase::kWeightGradient, Phase::kParameterGather},
+                Phase::kWeightGradient, Phase::kParameterGather,
+                Phase::kGradientReduce},
      .lane = LaneRule::kOfGroup,
      .recompute = Recompute::kQkv | Recompute::kGateUp,
      .profile = ProfileTable::kCommunication,
@@ -401,7 +402,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kGradientReduce, Phase::kOptimizer},
      .lane = LaneRule::kOfGroup,
      .profile = ProfileTable::kCommunication,
-     .inputs = {OfAttributes("x", {E})},
+     .inputs = {OfAttributes("x", {E}).Moves(Z)},
      .outputs = {OfAttributes("sum", {E}).NotCounted().SameAs(0)}},
 
     // Both join neighbouring stages; TransferAttributes has the direction.

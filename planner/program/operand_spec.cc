@@ -51,6 +51,8 @@ class LetterWriter {
   void operator()(const CollectiveAttributes& a) {
     Set(SizeLetter::kElements, a.num_elements);
     Set(SizeLetter::kShare, Share(a.num_elements, GroupSize(layout_, a.group)));
+    Set(SizeLetter::kReduced,
+        Share(a.num_elements, a.of_slice ? layout_.group_data() : 1));
   }
   void operator()(const TransferAttributes& a) {
     Set(SizeLetter::kElements, a.num_elements);
@@ -58,7 +60,7 @@ class LetterWriter {
   void operator()(const OptimizerAttributes& a) {
     const auto whole = static_cast<double>(a.num_elements);
     const double share =
-        Share(a.num_elements, a.data_sharded ? layout_.data : 1);
+        Share(a.num_elements, a.data_sharded ? layout_.group_data() : 1);
     Set(SizeLetter::kElements, whole);
     Set(SizeLetter::kShare, share);
     Set(SizeLetter::kParameters, layout_.shards_parameters() ? share : whole);

@@ -111,7 +111,8 @@ std::string ToString(const ElementwiseAttributes& a) {
 
 std::string ToString(const CollectiveAttributes& a) {
   return absl::StrCat("group ", GroupName(a.group), " elements ",
-                      a.num_elements, " ", DTypeName(a.dtype));
+                      a.num_elements, " ", DTypeName(a.dtype),
+                      a.of_slice ? " of_slice" : "");
 }
 
 std::string ToString(const TransferAttributes& a) {

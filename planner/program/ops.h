@@ -190,6 +190,9 @@ struct CollectiveAttributes {
   Group group;
   int64_t num_elements;  // In the full (gathered or unreduced) tensor.
   DType dtype;
+  // kAllReduce: only this rank's slice of the tensor takes part, the one that
+  // ZeRO's reduce-scatter over Group::kShards leaves it.
+  bool of_slice = false;
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
 };

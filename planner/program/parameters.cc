@@ -194,7 +194,8 @@ class StageParametersBuilder {
         RoundUp(end - bucket.offset, layout_.data * kBucketAlignment);
     stage_.num_elements += bucket.num_elements;
     stage_.num_optimizer_elements +=
-        bucket.num_elements / (layout_.shards_optimizer() ? layout_.data : 1);
+        bucket.num_elements /
+        (layout_.shards_optimizer() ? layout_.group_data() : 1);
     stage_.buckets.push_back(std::move(bucket));
   }
 

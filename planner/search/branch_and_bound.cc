@@ -78,9 +78,9 @@ class OpenNodes {
 auto SimplicityKey(const Layout& layout) {
   return std::make_tuple(layout.num_ranks(), layout.tensor, layout.context,
                          layout.expert, layout.expert_tensor, layout.pipeline,
-                         layout.interleave, layout.zero, layout.recompute,
-                         layout.recompute_by_stage, layout.schedule,
-                         layout.num_microbatches);
+                         layout.interleave, layout.zero, layout.data_groups,
+                         layout.recompute, layout.recompute_by_stage,
+                         layout.schedule, layout.num_microbatches);
 }
 
 bool IsFasterLayout(const RankedLayout& a, const RankedLayout& b) {
@@ -208,16 +208,18 @@ class BranchAndBound {
 
   void PriceVariants(const Layout& order) {
     if (evaluator_.OrderMemoryFloor(order) > memory_limit_) return;
-    // The fastest of those variants of one ZeRO stage that fit, and the ops
-    // that the first of them recomputes.
+    // The fastest of those variants of one sharding of the state that fit, and
+    // the ops that the first of them recomputes.
     double fitting_s = std::numeric_limits<double>::infinity();
     bool fits = false;
     Recompute fitting = Recompute::kNone;  // Where it fits.
-    int32_t zero = -1;
+    int32_t zero = -1, data_groups = -1;
     for (const Layout& variant : tree_.Variants(order)) {
-      const bool is_first = variant.zero != zero;
+      const bool is_first =
+          variant.zero != zero || variant.data_groups != data_groups;
       if (is_first) {
         zero = variant.zero;
+        data_groups = variant.data_groups;
         fitting_s = std::numeric_limits<double>::infinity();
         fits = false;
       }

@@ -1,6 +1,7 @@
 #include "planner/search/layout_tree.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -187,24 +188,43 @@ std::vector<Layout> LayoutTree::Variants(const Layout& order) const {
   const bool has_replicas = order.data * order.context > 1;
   const std::vector<StageRecomputes> recomputes =
       AllowedRecomputes(space_, order);
+  const std::vector<int32_t> data_groups = DataGroups(order);
   std::vector<Layout> variants;
   for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
     if (pinned.zero.has_value() ? *pinned.zero != zero
                                 : zero > 0 && !has_replicas) {
       continue;
     }
-    Layout variant = order;
-    variant.zero = zero;
-    // The choices name as many stages each, so all are allowed or none.
-    SetRecompute(recomputes.front(), &variant);
-    if (ListsPasses() && variant.shards_gradients()) continue;
-    if (!Allows(variant)) continue;
-    for (const StageRecomputes& again : recomputes) {
-      SetRecompute(again, &variant);
-      variants.push_back(variant);
+    for (const int32_t groups : data_groups) {
+      Layout variant = order;
+      variant.zero = zero;
+      variant.data_groups = groups;
+      // The choices name as many stages each, so all are allowed or none.
+      SetRecompute(recomputes.front(), &variant);
+      if (ListsPasses() && variant.shards_gradients()) continue;
+      if (!Allows(variant)) continue;
+      for (const StageRecomputes& again : recomputes) {
+        SetRecompute(again, &variant);
+        variants.push_back(variant);
+      }
     }
   }
   return variants;
+}
+
+std::vector<int32_t> LayoutTree::DataGroups(const Layout& order) const {
+  const std::optional<int32_t>& pinned = space_.constraints.data_groups;
+  if (pinned.has_value()) return {*pinned};
+  std::vector<int32_t> groups = {1};
+  if (space_.model.moe.num_experts > 0) return groups;
+  const int64_t stride = MeshOf(order).stride(Axis::kData);
+  const int64_t on_node = space_.devices_per_node / stride;
+  const auto in_group =
+      static_cast<int32_t>(std::gcd<int64_t>(order.data, on_node));
+  if (on_node > 1 && in_group > 1 && in_group < order.data) {
+    groups.push_back(order.data / in_group);
+  }
+  return groups;
 }
 
 bool LayoutTree::Allows(const Layout& variant) const {

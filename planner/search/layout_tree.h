@@ -46,13 +46,16 @@ class LayoutTree {
   bool ListsPasses() const;
   // schedule and interleave.
   std::vector<Layout> Orders(const Layout& mesh) const;
-  // zero and recompute, by ZeRO stage and then by recompute, least first.
+  // zero, data_groups and recompute, in this order, the least first. Unless the
+  // job asks for groups, they are one, or one a node where the data axis spans
+  // nodes.
   std::vector<Layout> Variants(const Layout& order) const;
   bool Allows(const Layout& variant) const;
 
  private:
   // expert and expert_tensor.
   std::vector<Layout> WithExperts(const Layout& cut) const;
+  std::vector<int32_t> DataGroups(const Layout& order) const;
 
   LayoutSpace space_;
   int64_t most_microbatches_;            // In a step.

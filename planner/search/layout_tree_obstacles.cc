@@ -31,6 +31,7 @@ constexpr PinnedKey kSizes[] = {
     {"expert_tensor", &LayoutConstraints::expert_tensor},
     {"micro_batch", &LayoutConstraints::micro_batch},
     {"interleave", &LayoutConstraints::interleave},
+    {"data_groups", &LayoutConstraints::data_groups},
     {"zero", &LayoutConstraints::zero},
     {"devices", &LayoutConstraints::devices}};
 
@@ -39,6 +40,7 @@ Layout PinnedLayout(const LayoutSpace& space) {
   const LayoutConstraints& pinned = space.constraints;
   Layout layout{.pipeline = pinned.pipeline.value_or(1),
                 .data = pinned.data.value_or(1),
+                .data_groups = pinned.data_groups.value_or(1),
                 .tensor = pinned.tensor.value_or(1),
                 .context = pinned.context.value_or(1),
                 .expert = pinned.expert.value_or(1),
@@ -69,11 +71,15 @@ Layout PinnedLayout(const LayoutSpace& space) {
   if (!pinned.data) {
     const int64_t ranks = int64_t{layout.expert} * layout.expert_tensor /
                           (int64_t{layout.context} * layout.tensor);
+    // Groups of one rank share nothing.
+    const int64_t least = layout.data_groups > 1
+                              ? std::max<int64_t>(ranks, 2 * layout.data_groups)
+                              : ranks;
     for (const int32_t data :
          DivisorsOf(space.global_batch / layout.micro_batch)) {
       if (data > space.num_devices) break;
       layout.data = data;
-      if (data >= ranks) break;
+      if (data >= least && data % layout.data_groups == 0) break;
     }
   }
   layout.num_microbatches = static_cast<int32_t>(std::max<int64_t>(

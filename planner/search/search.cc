@@ -65,6 +65,12 @@ absl::Status CheckPrices(const SearchInput& input, const LayoutSpace& space,
       ", or name a profile of devices that have them"));
 }
 
+// Neighbours that share the fastest links.
+int32_t DevicesPerNode(const HardwareProfile& profile) {
+  return profile.network.empty() ? profile.ranks_per_host
+                                 : profile.network.front().devices;
+}
+
 // The layouts that may be chosen. Layouts that are to be lowered have few
 // enough micro-batches for that.
 SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
@@ -367,6 +373,7 @@ absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   const double start_s = MonotonicSeconds();
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
+  space.devices_per_node = DevicesPerNode(cost.profile());
   RETURN_IF_ERROR(CheckPrices(input, space, cost));
   ASSIGN_OR_RETURN(StepModel model, StepModel::Create(space.model, cost,
                                                       ImplementationOf(false)));

@@ -199,6 +199,16 @@ std::vector<Layout> SmallLayouts() {
       }
     }
   }
+  // Hybrid sharding, and hierarchical all-reduces.
+  for (const int32_t num_microbatches : {1, 2}) {
+    for (const int32_t zero : {0, 1, 2, 3}) {
+      layouts.push_back({.data = 4,
+                         .data_groups = 2,
+                         .micro_batch = 2 / num_microbatches,
+                         .num_microbatches = num_microbatches,
+                         .zero = zero});
+    }
+  }
   for (const Layout& layout :
        {Layout{.pipeline = 2,
        .data = 2,

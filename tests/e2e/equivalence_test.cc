@@ -220,8 +220,9 @@ TEST(EquivalenceTest, PackedDocumentsLearnWhatTheyLearnAlone) {
 // Goal: gradients that replicas send each other in bf16 teach the same, up to
 // their rounding, under every layout; and that rounding is there. Method: every
 // layout with replicas against the single rank's run, and against itself with
-// sums in fp32; every eighth twice, to the bit. Measured: losses within 1.2e-5,
-// norms, whose every term is rounded to 8 bits, within 3.3e-4.
+// sums in fp32; every eighth twice, to the bit. Measured: losses within 1.3e-5,
+// norms, whose every term is rounded to 8 bits once, or twice where the data
+// axis is cut, within 4.2e-4.
 TEST(EquivalenceTest, ReducingInBf16OnlyRounds) {
   constexpr double kLossTolerance = 1e-4;
   constexpr double kNormTolerance = 2e-3;
@@ -271,6 +272,11 @@ void ExpectSameLayoutTwiceIsBitIdentical() {
         Layout{
             .pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4},
         Layout{.pipeline = 4, .micro_batch = 2, .num_microbatches = 4},
+        Layout{.data = 4,
+        .data_groups = 2,
+        .micro_batch = 1,
+        .num_microbatches = 2,
+        .zero = 2},
         Layout{.data = 2,
         .tensor = 2,
         .micro_batch = 1,

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/files.h"
 #include "tests/e2e/job_process.h"
@@ -90,6 +91,42 @@ TEST(RunTest, TrainsUnderMpirunAndRepeatsBitForBit) {
   }
 }
 
+// Goal: processes that shard inside groups and sum across them learn what plain
+// data parallelism learns, and twice the same to the bit. Method: two agents of
+// two and of four workers, every ZeRO stage, against ZeRO 0 without groups.
+TEST(RunTest, DataGroupsLearnTheSame) {
+  const JobFolder folder("groups");
+  const auto run = [&](int32_t workers, const std::string& groups) {
+    const std::string job = WriteTinyJob(
+        folder,
+        {.num_steps = 20,
+         .checkpoint_interval = 0,
+         .devices_per_agent = workers,
+         .layout = "{pipeline: 1, tensor: 1, micro_batch: 1, " + groups + "}"});
+    JobProcess process(folder, MpirunCommand(job, 2));
+    EXPECT_EQ(process.Wait(), 0) << process.Output();
+    return std::pair(ReadLines(folder, "metrics.jsonl"),
+                     ReadResult(folder)["parameter_hash"]);
+  };
+  for (const int32_t workers : {2, 4}) {
+    const auto [expected, plain_hash] = run(workers, "zero: 0");
+    ASSERT_EQ(expected.size(), 20u);
+    for (const int32_t zero : {0, 1, 2, 3}) {
+      const std::string groups =
+          "zero: " + std::to_string(zero) + ", data_groups: 2";
+      SCOPED_TRACE(std::to_string(workers) + " workers, " + groups);
+      const auto [metrics, hash] = run(workers, groups);
+      ASSERT_EQ(metrics.size(), expected.size());
+      for (size_t i = 0; i < metrics.size(); ++i) {
+        const double loss = expected[i]["loss"];
+        EXPECT_NEAR(metrics[i]["loss"], loss, 2e-5 * loss) << "step " << i + 1;
+      }
+      if (zero != 2) continue;
+      EXPECT_EQ(run(workers, groups).second, hash);
+    }
+  }
+}
+
 // Goal: what cannot work is refused before workers start, with exit code 2 and
 // a reason on standard error. Method: one job of each kind of mistake.
 TEST(RunTest, RefusesBadInput) {
@@ -102,6 +139,7 @@ TEST(RunTest, RefusesBadInput) {
       {{.extra = "trainin: {}\n"}, "did you mean"},
       {{.devices_per_agent = 3}, "3 devices"},
       {{.layout = "{tensor: 8}"}, "tensor"},
+      {{.layout = "{data: 2, data_groups: 2}"}, "set layout.data_groups to 1"},
       {{.extra = "profile: /nowhere/profile.yaml\n"}, "/nowhere/profile.yaml"},
   };
   for (const Case& bad : cases) {

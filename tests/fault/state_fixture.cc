@@ -124,6 +124,9 @@ std::vector<Layout> AllLayouts(int32_t max_ranks) {
                              .micro_batch = 1,
                              .num_microbatches = 8 / data,
                              .zero = zero});
+          if (data < 4) continue;
+          layouts.push_back(layouts.back());
+          layouts.back().data_groups = 2;
         }
       }
     }

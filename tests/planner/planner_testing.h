@@ -73,7 +73,22 @@ inline std::vector<Layout> TestLayouts(
       }
     }
   }
-  return Sampled(layouts, 7);
+  layouts = Sampled(layouts, 7);
+  for (const int32_t pipeline : {1, 2}) {
+    for (const int32_t num_microbatches : {1, 4}) {
+      for (const int32_t zero : {0, 1, 2, 3}) {
+        layouts.push_back({.pipeline = pipeline,
+                           .data = 8,
+                           .data_groups = zero == 1 ? 4 : 2,
+                           .tensor = pipeline,
+                           .micro_batch = 2,
+                           .num_microbatches = num_microbatches,
+                           .zero = zero,
+                           .precision = precision});
+      }
+    }
+  }
+  return layouts;
 }
 
 }  // namespace millrace

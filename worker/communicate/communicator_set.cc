@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Make(
 absl::StatusOr<CommunicatorSet> CommunicatorSet::Create(
     const Layout& layout, Rank rank, CommunicatorFactory& factory) {
   CommunicatorSet set;
-  for (const Group group : CollectiveGroups()) {
+  for (const Group group : CollectiveGroups(layout)) {
     ASSIGN_OR_RETURN(set.collectives_[group],
                      Make({.group = group}, layout, rank, factory));
   }

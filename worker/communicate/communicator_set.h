@@ -23,7 +23,8 @@ class CommunicatorSet {
   static absl::StatusOr<CommunicatorSet> Create(const Layout& layout, Rank rank,
                                                 CommunicatorFactory& factory);
 
-  // One of CollectiveGroups(), or the world. Null for a group of one.
+  // One of CollectiveGroups() of the layout, or the world. Null for a group of
+  // one.
   Communicator* ForCollective(Group group) const;
   // The communicator of the transfers that go `direction`. Null if there is one
   // stage.

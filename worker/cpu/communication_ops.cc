@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/cpu/ops.h"
+#include "worker/train/bucket_slice.h"
 
 namespace millrace {
 namespace {
@@ -43,7 +44,12 @@ absl::StatusOr<BoundOp> BindCollective(const OpContext& context,
       };
     case OpKind::kAllReduce:
       if (from != to) return absl::InternalError("an all-reduce not in place");
-      return [=] { return communicator->AllReduce(to, num_elements, dtype); };
+      return [=, part = ReducedPart(context.layout, context.coordinates,
+                                    attributes)] {
+        return communicator->AllReduce(
+            static_cast<char*>(to) + part.begin * DTypeBytes(dtype),
+            part.num_elements, dtype);
+      };
     default:
       return absl::InternalError("not a collective");
   }

@@ -23,8 +23,17 @@ inline BucketSlice SliceOfBucket(const Layout& layout,
                                  const MeshCoordinates& coordinates,
                                  const OptimizerAttributes& attributes) {
   if (!attributes.data_sharded) return {0, attributes.num_elements};
-  const int64_t share = attributes.num_elements / layout.data;
-  return {coordinates.data * share, share};
+  const int64_t share = attributes.num_elements / layout.group_data();
+  return {layout.slice_of(coordinates.data) * share, share};
+}
+
+// The elements of its operand that an all-reduce sums.
+inline BucketSlice ReducedPart(const Layout& layout,
+                               const MeshCoordinates& coordinates,
+                               const CollectiveAttributes& attributes) {
+  return SliceOfBucket(layout, coordinates,
+                       {.num_elements = attributes.num_elements,
+                        .data_sharded = attributes.of_slice});
 }
 
 // The element of `operand` where the slice begins: it holds the bucket, or the

@@ -65,6 +65,7 @@ function formatLayout(layout) {
   if (layout.expert > 1) rest.push(`experts over ${layout.expert}`);
   if (layout.interleave > 1) rest.push(`${layout.interleave} chunks a stage`);
   if (isNumber(layout.zero)) rest.push(`ZeRO ${layout.zero}`);
+  if (layout.data_groups > 1) rest.push(`${layout.data_groups} data groups`);
   if ((layout.recompute ?? "none") !== "none") rest.push(`recompute ${layout.recompute}`);
   if (isNumber(layout.micro_batch)) rest.push(`micro-batch ${layout.micro_batch}`);
   if ((layout.schedule ?? "1f1b") !== "1f1b") rest.push(layout.schedule.replaceAll("_", " "));

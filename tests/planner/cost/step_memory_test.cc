@@ -53,6 +53,9 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
   add({.data = 4, .num_microbatches = 2, .zero = 1});
   add({.data = 4, .num_microbatches = 2, .zero = 2});
   add({.data = 4, .num_microbatches = 2, .zero = 3});
+  for (const int32_t zero : {1, 2, 3}) {
+    add({.data = 8, .data_groups = 2, .num_microbatches = 2, .zero = zero});
+  }
   add({.tensor = 4, .micro_batch = 4, .num_microbatches = 2});
   add({.tensor = 2, .num_microbatches = 2, .recompute = Recompute::kFull});
   add({.pipeline = 4, .num_microbatches = 8});

@@ -152,11 +152,25 @@ TEST(RunSetupTest, RefusesWithTheReason) {
               HasSubstr("number of experts is not stated"));
   EXPECT_THAT(refusal([](auto& r) {
                 r.zero = "fsdp2";
-                r.fsdp_shard = 2;
+                r.fsdp_shard = 3;
               }),
-              HasSubstr("fsdp_shard 2"));
+              HasSubstr("fsdp_shard 3"));
   EXPECT_THAT(refusal([](auto& r) { r.model = "Nemotron_3_Nano"; }),
               HasSubstr("Mamba"));
+}
+
+// Goal: a run that shards inside parts of its data axis is hybrid sharding.
+// Method: shards of half the axis, and of all of it.
+TEST(RunSetupTest, KnowsHybridSharding) {
+  PublishedRun run = WholeRun();
+  run.zero = "fsdp2";
+  for (const auto& [shard, groups] : {std::pair(2, 2), std::pair(4, 1)}) {
+    run.fsdp_shard = shard;
+    const auto setup = SetUpRun(run, ShippedRules());
+    ASSERT_TRUE(setup.ok()) << setup.status();
+    EXPECT_EQ(setup->layout.zero, 3);
+    EXPECT_EQ(setup->layout.data_groups, groups);
+  }
 }
 
 // Goal: one thing under several names is understood, and a device that only

@@ -23,6 +23,9 @@ TEST(LayoutNameTest, SaysWhatDiffersFromOne) {
   EXPECT_EQ(LayoutName(layout), "pp16 dp4 tp8 mb1 zero1 zb");
   EXPECT_EQ(LayoutName(layout, /*passes_listed=*/true),
             "pp16 dp4 tp8 mb1 zero1 list");
+  layout.data_groups = 2;
+  EXPECT_EQ(LayoutName(layout), "pp16 dp4 dg2 tp8 mb1 zero1 zb");
+  layout.data_groups = 1;
   layout.context = 2;
   layout.expert = 8;
   layout.expert_tensor = 2;

@@ -76,6 +76,34 @@ TEST(StageLayersTest, LeavesRoomForTheHead) {
   EXPECT_THAT(layers(), ElementsAre(10, 10, 11, 1));
 }
 
+// Goal: groups into which the data axis cannot be cut are refused with the
+// change that would help. Method: each way not to divide it.
+TEST(ValidateLayoutTest, RefusesImpossibleDataGroups) {
+  const auto error_of = [](int32_t data, int32_t groups, int32_t zero) {
+    const Layout layout{.data = data, .data_groups = groups, .zero = zero};
+    return std::string(ValidateLayout(SmallModel(), layout, data).message());
+  };
+  for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
+    EXPECT_EQ(error_of(8, 1, zero), "");
+    EXPECT_EQ(error_of(8, 2, zero), "");
+    EXPECT_EQ(error_of(8, 4, zero), "");
+  }
+  EXPECT_EQ(error_of(8, 3, 1),
+            "layout.data (8) cannot be cut into 3 equal groups; set "
+            "layout.data_groups to 2");
+  EXPECT_EQ(error_of(8, 16, 1),
+            "layout.data (8) cannot be cut into 16 equal groups; set "
+            "layout.data_groups to 8");
+  EXPECT_EQ(error_of(8, 8, 1),
+            "layout.data_groups is 8 and layout.data 8, so that each group is "
+            "one rank, which shares nothing; set layout.data_groups to 4");
+  EXPECT_EQ(error_of(1, 2, 0),
+            "layout.data (1) cannot be cut into 2 equal groups; set "
+            "layout.data_groups to 1");
+  EXPECT_EQ(error_of(8, 0, 1),
+            "layout.data_groups is 0; it must be at least 1");
+}
+
 // Goal: an impossible layout is refused with the change that would help.
 // Method: one violation at a time.
 TEST(ValidateLayoutTest, SaysWhatWouldHelp) {

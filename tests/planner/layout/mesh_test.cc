@@ -36,6 +36,34 @@ TEST(MeshTest, RanksAndGroupsAgree) {
               ElementsAre(Rank{1}, Rank{16}));
 }
 
+// Goal: groups of the data axis are neighbours, and the ranks at one place of
+// the groups a group of their own, beside other axes too. Method: eight data
+// ranks in two groups, by hand.
+TEST(MeshTest, CutsTheDataAxis) {
+  const Layout layout{
+      .pipeline = 2, .data = 8, .data_groups = 2, .tensor = 3, .zero = 1};
+  // Tensor 1 of stage 1, data 5: place 1 of the second group.
+  const Rank rank = RankOf(layout, {.pipeline = 1, .data = 5, .tensor = 1});
+  ASSERT_EQ(rank, Rank{34});
+  EXPECT_THAT(GroupMembers(layout, Group::kShards, rank),
+              ElementsAre(Rank{28}, Rank{34}, Rank{40}, Rank{46}));
+  EXPECT_THAT(GroupMembers(layout, Group::kReplicas, rank),
+              ElementsAre(Rank{10}, Rank{34}));
+  EXPECT_EQ(GroupIndex(layout, Group::kShards, rank), 1);
+  EXPECT_EQ(GroupIndex(layout, Group::kReplicas, rank), 1);
+  EXPECT_EQ(GroupStride(layout, Group::kShards), 6);
+  EXPECT_EQ(GroupStride(layout, Group::kReplicas), 24);
+  // A node of 24 has a group, and no two ranks of one slice.
+  EXPECT_EQ(HostsOf(layout, Group::kShards, 24), 1);
+  EXPECT_EQ(HostsOf(layout, Group::kReplicas, 24), 2);
+  EXPECT_EQ(ShardGroup(layout), Group::kShards);
+  EXPECT_THAT(CollectiveGroups(layout),
+              ElementsAre(Group::kTensor, Group::kShards, Group::kReplicas));
+  EXPECT_THAT(CollectiveGroups({.data = 8}),
+              ElementsAre(Group::kTensor, Group::kData));
+  EXPECT_EQ(NumCommunicators({.data = 8, .data_groups = 2}, 0), 3);
+}
+
 // Goal: a rank has a communicator for each axis it shares, the world only where
 // no axis is the world, and one for each direction of each link.
 TEST(NumCommunicatorsTest, CountsAxesAndLanes) {

@@ -35,7 +35,10 @@ TEST(BuildCommunicationTest, CommunicatesOverGroupsThatExistOnly) {
       num_receives += instruction.kind == OpKind::kReceive;
     }
     EXPECT_EQ(groups.contains(Group::kTensor), layout.tensor > 1);
-    EXPECT_EQ(groups.contains(Group::kData), layout.data > 1);
+    const bool is_cut = layout.data_groups > 1;
+    EXPECT_EQ(groups.contains(Group::kData), layout.data > 1 && !is_cut);
+    EXPECT_EQ(groups.contains(Group::kShards), is_cut);
+    EXPECT_EQ(groups.contains(Group::kReplicas), is_cut);
     EXPECT_EQ(groups.contains(Group::kWorld), layout.num_ranks() > 1);
     const int transfers = layout.pipeline > 1 ? layout.num_microbatches : 0;
     EXPECT_EQ(num_sends, transfers);
@@ -98,6 +101,66 @@ TEST(BuildCommunicationTest, ReducesBucketsDuringTheBackwardPass) {
             waited["reduce_gradients/layers.4"]);
   EXPECT_LT(waited["reduce_gradients/layers.4"],
             waited["reduce_gradients/layers.0"]);
+}
+
+// Goal: where the data axis is cut, a whole bucket is reduced inside a group as
+// often as without cutting, and its slice is summed across once a step, after
+// everything else that adds to it. Method: count and order the instructions
+// that name each bucket, for every ZeRO stage.
+TEST(BuildCommunicationTest, SumsSlicesAcrossGroupsOnceAStep) {
+  for (const Precision reduction :
+       {Precision::kFloat32, Precision::kBfloat16}) {
+    for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
+      for (const int32_t num_microbatches : {1, 3}) {
+        const Layout layout{.data = 8,
+                            .data_groups = 2,
+                            .num_microbatches = num_microbatches,
+                            .zero = zero,
+                            .gradient_reduction = reduction};
+        SCOPED_TRACE(LayoutToString(layout));
+        const auto program = BuildTrainingProgram(TestModel(), layout, 0);
+        ASSERT_TRUE(program.ok()) << program.status();
+        ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
+        const HappensBefore order(program->instructions);
+        for (const Bucket& bucket : program->parameters.buckets) {
+          int num_inside = 0, num_across = 0;
+          InstructionId across = -1;
+          for (size_t i = 0; i < program->instructions.size(); ++i) {
+            const Instruction& in = program->instructions[i];
+            if (in.phase != Phase::kGradientReduce ||
+                !absl::EndsWith(in.name, absl::StrCat("/", bucket.name))) {
+              continue;
+            }
+            const auto id = static_cast<InstructionId>(i);
+            if (in.kind == OpKind::kReduceScatter) {
+              ++num_inside;
+              const auto& a = std::get<CollectiveAttributes>(in.attributes);
+              EXPECT_EQ(a.group, Group::kShards);
+              EXPECT_EQ(a.num_elements, bucket.num_elements);
+            } else if (in.kind == OpKind::kAllReduce) {
+              ++num_across;
+              across = id;
+              const auto& a = std::get<CollectiveAttributes>(in.attributes);
+              EXPECT_EQ(a.group, Group::kReplicas);
+              EXPECT_EQ(a.of_slice, zero < 2);
+              EXPECT_EQ(a.num_elements,
+                        bucket.num_elements / (zero < 2 ? 1 : 4));
+              EXPECT_EQ(
+                  a.dtype == DType::kBfloat16,
+                  reduction == Precision::kBfloat16 && bucket.weight_decay);
+            } else if (across >= 0) {
+              EXPECT_TRUE(in.kind == OpKind::kAllGather ||
+                          in.kind == OpKind::kWidenGradients)
+                  << in.name;
+              EXPECT_TRUE(order.FinishedBefore(across, id)) << in.name;
+            }
+          }
+          EXPECT_EQ(num_inside, zero < 2 ? 1 : num_microbatches);
+          EXPECT_EQ(num_across, 1) << bucket.name;
+        }
+      }
+    }
+  }
 }
 
 // Goal: under ZeRO-1 the parameters are gathered while the forward pass runs:

@@ -322,7 +322,7 @@ TEST(BuildTrainingProgramTest, SharesSumToOne) {
       if (instruction.kind == OpKind::kSquaredNorm) {
         const auto& a = std::get<OptimizerAttributes>(instruction.attributes);
         EXPECT_EQ(a.data_sharded, sharded);
-        double copies = sharded ? 1 : layout.data;
+        double copies = sharded ? layout.data_groups : layout.data;
         if (instruction.name == "squared_norm/norms") copies *= layout.tensor;
         EXPECT_DOUBLE_EQ(a.share * copies, 1.0) << instruction.name;
       }

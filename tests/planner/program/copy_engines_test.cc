@@ -68,7 +68,7 @@ TEST(CopyEnginesTest, UsesAreWhatProgramsHave) {
           continue;
         }
         const Group group = std::get<CollectiveAttributes>(in.attributes).group;
-        if (group == Group::kData) {
+        if (group == ShardGroup(layout)) {
           found.data_gathers = true;
         } else if (in.kind == OpKind::kAllGather) {
           found.tensor_gathers = true;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string>
 
@@ -202,6 +203,45 @@ TEST(LayoutTreeTest, ExplainsContradictions) {
                     HasSubstr("set layout.expert to 2")));
   space.constraints = {.expert = 2147483647, .expert_tensor = 2147483647};
   EXPECT_THAT(ErrorOf(space), HasSubstr("layout.expert_tensor is 2147483647"));
+}
+
+// Goal: groups of the data axis are offered where it spans nodes, one a node,
+// and else where the job asks for them. Method: eight replicas on nodes of
+// several sizes, alone and beside tensor ranks.
+TEST(LayoutTreeTest, CutsTheDataAxisAtNodes) {
+  const auto groups_of = [](int32_t tensor, int32_t devices_per_node,
+                            std::optional<int32_t> pinned = std::nullopt) {
+    LayoutSpace space = SmallSpace(16, 8);
+    space.devices_per_node = devices_per_node;
+    space.constraints.data = 8;
+    space.constraints.pipeline = space.constraints.context = 1;
+    space.constraints.tensor = tensor;
+    space.constraints.data_groups = pinned;
+    std::set<int32_t> groups;
+    for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
+      groups.insert(layout.data_groups);
+    }
+    return groups;
+  };
+  using Groups = std::set<int32_t>;
+  EXPECT_EQ(groups_of(1, 0), Groups({1}));  // Nothing known of nodes.
+  EXPECT_EQ(groups_of(1, 8), Groups({1}));  // One node.
+  EXPECT_EQ(groups_of(1, 4), Groups({1, 2}));
+  EXPECT_EQ(groups_of(1, 2), Groups({1, 4}));
+  EXPECT_EQ(groups_of(1, 1), Groups({1}));  // One replica a node.
+  EXPECT_EQ(groups_of(2, 4), Groups({1, 4}));
+  EXPECT_EQ(groups_of(2, 2), Groups({1}));
+  EXPECT_EQ(groups_of(1, 6), Groups({1, 4}));  // Groups that lie on a node.
+  EXPECT_EQ(groups_of(1, 4, 4), Groups({4}));
+  EXPECT_EQ(groups_of(1, 8, 2), Groups({2}));
+  EXPECT_EQ(groups_of(1, 8, 3), Groups({}));
+  EXPECT_EQ(groups_of(1, 4, 1), Groups({1}));
+
+  LayoutSpace space = SmallSpace(16, 8);
+  space.constraints.data = 8;
+  space.constraints.data_groups = 3;
+  EXPECT_THAT(ErrorOf(space),
+              HasSubstr("layout.data (8) cannot be cut into 3 equal groups"));
 }
 
 }  // namespace

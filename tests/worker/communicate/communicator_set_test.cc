@@ -27,13 +27,14 @@ TEST(CommunicatorSetTest, ServesTheAxesAsTheTableSays) {
         const absl::StatusOr<CommunicatorSet> set =
             CommunicatorSet::Create(layout, Rank{rank}, *factory);
         ASSERT_TRUE(set.ok()) << row.name << ": " << set.status();
-        for (const Group group : CollectiveGroups()) {
+        for (const Group group : CollectiveGroups(layout)) {
           EXPECT_EQ(set->ForCollective(group) != nullptr,
                     group == GroupOf({axis}))
               << row.name << ", group " << GroupName(group);
         }
-        EXPECT_EQ(row.execution == Execution::kCollectives,
-                  absl::c_linear_search(CollectiveGroups(), GroupOf({axis})))
+        EXPECT_EQ(
+            row.execution == Execution::kCollectives,
+            absl::c_linear_search(CollectiveGroups(layout), GroupOf({axis})))
             << row.name;
         for (const Direction direction :
              {Direction::kToNext, Direction::kToPrevious}) {

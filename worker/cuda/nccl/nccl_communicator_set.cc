@@ -80,6 +80,8 @@ int MaxBlocksOf(const NcclMembership& membership,
     case Group::kTensor:
       return limits.tensor;
     case Group::kData:
+    case Group::kShards:
+    case Group::kReplicas:
       return limits.data;
     case Group::kPipeline:
       return limits.transfers;

@@ -70,7 +70,8 @@ std::string NcclMembership::Name() const {
 }
 
 Group ServingGroup(const Layout& layout, Group group) {
-  return group == Group::kWorld && layout.data == layout.num_ranks()
+  return group == Group::kWorld && layout.data == layout.num_ranks() &&
+                 layout.data_groups == 1
              ? Group::kData
              : group;
 }
@@ -84,7 +85,7 @@ std::vector<NcclMembership> NcclMembershipsOf(const Layout& layout, Rank rank) {
                            .members = GroupMembers(layout, group, rank),
                            .index = GroupIndex(layout, group, rank)});
   };
-  for (const Group group : CollectiveGroups()) add(group);
+  for (const Group group : CollectiveGroups(layout)) add(group);
   add(Group::kWorld);
   for (const Lane lane : {Lane::kSendNext, Lane::kReceivePrevious,
                           Lane::kSendPrevious, Lane::kReceiveNext}) {

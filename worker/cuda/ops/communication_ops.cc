@@ -6,6 +6,7 @@
 #include "worker/cuda/nccl/nccl_communicator_set.h"
 #include "worker/cuda/ops/ops.h"
 #include "worker/cuda/peer/peer_copies.h"
+#include "worker/train/bucket_slice.h"
 
 namespace millrace {
 namespace {
@@ -48,8 +49,11 @@ absl::StatusOr<CudaOp> BindCollective(const CudaOpContext& context,
       };
     case OpKind::kAllReduce:
       if (from != to) return absl::InternalError("an all-reduce not in place");
-      return [=](cudaStream_t stream) {
-        return communicator->AllReduce(to, num_elements, dtype, stream);
+      return [=, part = ReducedPart(context.layout, context.coordinates,
+                                    attributes)](cudaStream_t stream) {
+        return communicator->AllReduce(
+            static_cast<char*>(to) + part.begin * DTypeBytes(dtype),
+            part.num_elements, dtype, stream);
       };
     default:
       return absl::InternalError("not a collective");
