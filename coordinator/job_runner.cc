@@ -412,16 +412,14 @@ void JobRunner::Do(const Report& action) {
     detail = commit_detail_;
     MustSucceed(output_->WriteTime());
   }
-  output_->Event({.event = action.event,
-                  .generation = action.generation >= 0
-                                    ? action.generation
-                                    : ToInt(state_->generation()),
-                  .step = action.step,
-                  .rank = rank.has_value() ? ToInt(*rank) : -1,
-                  .host = action.worker.has_value()
-                              ? state_->HostOf(*action.worker)
-                              : "",
-                  .detail = detail});
+  output_->Event(
+      {.event = action.event,
+       .generation = action.generation >= 0 ? action.generation
+                                            : ToInt(state_->generation()),
+       .step = action.step,
+       .rank = rank.has_value() ? ToInt(*rank) : -1,
+       .host = action.worker.has_value() ? state_->HostOf(*action.worker) : "",
+       .detail = detail});
 }
 
 void JobRunner::OnStranger(const std::string& description) {

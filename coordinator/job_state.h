@@ -277,7 +277,7 @@ class JobState {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
-  int32_t AgentOf(WorkerIdx worker) const;  // -1: of none.
+  int32_t AgentOf(WorkerIdx worker) const;     // -1: of none.
   std::string HostOf(WorkerIdx worker) const;  // Empty: of no agent.
   bool HasSeveralHosts() const;
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".

@@ -60,9 +60,8 @@ void JobRunner::AskForLog(SessionId session,
                           const protocol::LogRequest& request) {
   // Before there is a plan, ranks are the workers in their order.
   const std::vector<WorkerIdx>& members = state_->members();
-  const bool has_rank =
-      request.rank() >= 0 &&
-      request.rank() < static_cast<int32_t>(members.size());
+  const bool has_rank = request.rank() >= 0 &&
+                        request.rank() < static_cast<int32_t>(members.size());
   const WorkerIdx worker =
       has_rank ? members[request.rank()] : WorkerIdx{request.rank()};
   const int32_t agent_idx = state_->AgentOf(worker);

@@ -4,8 +4,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/exit_codes.h"
 #include "coordinator/protocol/secret.h"
@@ -28,6 +30,29 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", R"('\'')"}}), "'");
 }
 
+// One of sbatch's forms: minutes, minutes:seconds, hours:minutes:seconds,
+// days-hours, days-hours:minutes, days-hours:minutes:seconds. Infinite for
+// other words, which sbatch judges.
+absl::Duration TimeLimit(absl::string_view text) {
+  int64_t days = 0;
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '-');
+  const bool has_days = parts.size() == 2;
+  if (has_days && !absl::SimpleAtoi(parts[0], &days)) {
+    return absl::InfiniteDuration();
+  }
+  std::vector<int64_t> numbers;
+  for (absl::string_view word : absl::StrSplit(parts.back(), ':')) {
+    if (!absl::SimpleAtoi(word, &numbers.emplace_back())) {
+      return absl::InfiniteDuration();
+    }
+  }
+  // Hours, minutes, seconds.
+  if (!has_days && numbers.size() < 3) numbers.insert(numbers.begin(), 0);
+  numbers.resize(3);
+  return absl::Hours(24 * days + numbers[0]) + absl::Minutes(numbers[1]) +
+         absl::Seconds(numbers[2]);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> WriteBatchScript(
@@ -36,6 +61,14 @@ absl::StatusOr<std::string> WriteBatchScript(
   RETURN_IF_ERROR(CheckOneLine("the path of the job", options.job_file));
   RETURN_IF_ERROR(CheckOneLine("the current directory", options.directory));
   RETURN_IF_ERROR(CheckOneLine("--time", options.time_limit));
+  if (options.requeue && !options.time_limit.empty() &&
+      TimeLimit(options.time_limit) <= options.warning) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--time ", options.time_limit, " leaves no time to train: Slurm warns ",
+        absl::FormatDuration(options.warning),
+        " before it, and the job ends then; give a longer --time or a smaller "
+        "--warn-seconds"));
+  }
   for (const std::string& option : options.sbatch_options) {
     RETURN_IF_ERROR(CheckOneLine("--sbatch", option));
     if (!absl::StartsWith(option, "-")) {
@@ -67,6 +100,9 @@ absl::StatusOr<std::string> WriteBatchScript(
                     "#SBATCH --requeue\n"
                     "#SBATCH --signal=USR1@",
                     absl::ToInt64Seconds(options.warning), "\n");
+  } else {
+    // It would begin again at its first step.
+    absl::StrAppend(&script, "#SBATCH --no-requeue\n");
   }
   for (const std::string& option : options.sbatch_options) {
     absl::StrAppend(&script, "#SBATCH ", option, "\n");

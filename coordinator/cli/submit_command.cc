@@ -177,6 +177,7 @@ void AddSubmitCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--sbatch", script.sbatch_options,
                    "One more option for sbatch; may be repeated")
+      ->allow_extra_args(false)
       ->needs(slurm);
   command->add_flag("--now", options->now, "Submit it too")->needs(slurm);
   command->footer(

@@ -226,6 +226,13 @@ exit $code
         self.assertIn("warning: the job ends with its time limit", done.stdout)
         self.assertIn("checkpoint.directory is not set", done.stdout)
         self.assertNotIn("--requeue", done.stdout)
+        self.assertIn("--no-requeue", done.stdout)
+        done = self.slurm.run([MILLRACE, "submit", "--slurm", "--sbatch=--partition=x", job])
+        self.assertEqual(done.returncode, 0, done.stdout)
+        ends = self.write_endless_job("ends")
+        done = self.slurm.run([MILLRACE, "submit", ends, "--slurm", "--time=0:04:59"])
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("leaves no time to train", done.stdout)
         for options, words in (([], "--slurm"), (["--slurm", "--nodes=0"], "--nodes"),
                                (["--slurm", "--time=1\n2"], "--time holds a line break"),
                                (["--slurm", "--sbatch=gpu"], "no option of sbatch")):

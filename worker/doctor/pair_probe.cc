@@ -3,18 +3,22 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/clock_offset.h"
 #include "base/parallel.h"
 #include "base/statistics.h"
 #include "base/status_macros.h"
-#include "base/clock_offset.h"
 #include "coordinator/protocol/tls.h"
 #include "worker/doctor/timed_socket.h"
 
@@ -109,9 +113,10 @@ absl::StatusOr<int32_t> GreetServer(TimedSocket& socket,
   return agent_idx;
 }
 
-// Until the client ends the connection.
-absl::Status ServeWishes(TimedSocket& socket) {
-  while (true) {
+// Until the client ends the connection, or `stopping`.
+absl::Status ServeWishes(TimedSocket& socket,
+                         const std::atomic<bool>& stopping) {
+  while (!stopping) {
     const absl::Time deadline = MonotonicNow() + kServeLimit;
     WishMessage wish = {};
     RETURN_IF_ERROR(socket.Read(&wish, sizeof(wish), deadline));
@@ -134,6 +139,7 @@ absl::Status ServeWishes(TimedSocket& socket) {
     const ClockMessage answer = {received, WallClock()};
     RETURN_IF_ERROR(socket.Write(&answer, sizeof(answer), deadline));
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ClockExchange> ExchangeClocks(TimedSocket& socket,
@@ -292,7 +298,7 @@ absl::StatusOr<std::unique_ptr<PairServer>> PairServer::Create(
 PairServer::~PairServer() {
   stopping_ = true;
   thread_.join();
-  // Each of them ends within kServeLimit.
+  // Each of them ends within kStrangerLimit and kServeLimit.
   while (num_serving_ > 0) absl::SleepFor(absl::Milliseconds(5));
 }
 
@@ -311,10 +317,15 @@ void PairServer::Accept() {
       continue;
     }
     ++num_serving_;
-    std::thread([this, fd] {
-      Serve(fd);
+    try {
+      std::thread([this, fd] {
+        Serve(fd);
+        --num_serving_;
+      }).detach();
+    } catch (const std::system_error&) {  // No thread is free: others end soon.
       --num_serving_;
-    }).detach();
+      close(fd);
+    }
   }
 }
 
@@ -325,7 +336,7 @@ void PairServer::Serve(int fd) {
   absl::Status status = Greet(TlsEnd::kCoordinator, socket, secret_,
                               absl::StrCat(agent_idx_.load()), deadline)
                             .status();
-  if (status.ok()) status = ServeWishes(socket);
+  if (status.ok()) status = ServeWishes(socket, stopping_);
   static_cast<void>(status);
 }
 
