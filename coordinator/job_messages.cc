@@ -388,7 +388,7 @@ void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
                     .generation = message.generation(),
                     .step = part.step(),
                     .rank = ToInt(rank),
-                    .host = state_->HostOf(rank),
+                    .host = state_->HostOf(worker),
                     .detail = part.error()});
   }
   auto& of_step = parts_[part.step()];
