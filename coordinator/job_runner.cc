@@ -258,7 +258,7 @@ void JobRunner::Do(const BeginGeneration& action) {
   }
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     const WorkerIdx worker = action.members[rank];
-    if (action.purpose == Purpose::kTrain) {
+    if (action.purpose == Purpose::kTrain && state_->HasSeveralHosts()) {
       output_->SetHost(Rank{rank}, state_->HostOf(worker));
     }
     start->set_rank(rank);

@@ -221,9 +221,11 @@ std::vector<int32_t> JobState::DevicesByAgent() const {
 }
 
 std::optional<Rank> JobState::RankOf(WorkerIdx worker) const {
-  const auto found = std::find(members_.begin(), members_.end(), worker);
-  if (found == members_.end()) return std::nullopt;
-  return Rank{static_cast<int32_t>(found - members_.begin())};
+  const std::vector<WorkerIdx> workers =
+      members_.empty() ? Workers() : members_;
+  const auto found = std::find(workers.begin(), workers.end(), worker);
+  if (found == workers.end()) return std::nullopt;
+  return Rank{static_cast<int32_t>(found - workers.begin())};
 }
 
 std::string JobState::HostOf(WorkerIdx worker) const {
@@ -258,7 +260,10 @@ std::vector<WorkerIdx> JobState::ActiveWorkers() const {
 }
 
 bool JobState::IsActive(WorkerIdx worker) const {
-  if (purpose_ == Purpose::kTrain) return RankOf(worker).has_value();
+  if (purpose_ == Purpose::kTrain) {
+    return std::find(members_.begin(), members_.end(), worker) !=
+           members_.end();
+  }
   const int32_t agent_idx = AgentOf(worker);
   return agent_idx >= 0 && agents_[agent_idx].takes_part;
 }

@@ -283,7 +283,8 @@ class JobState {
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
   // "worker 3" of a worker without a rank.
   std::string NameOf(WorkerIdx worker) const;
-  // The rank in the plan; absent of a worker without one.
+  // The rank in the plan; absent of a worker without one. Before there is a plan,
+  // the position among Workers().
   std::optional<Rank> RankOf(WorkerIdx worker) const;
   const std::vector<WorkerIdx>& members() const { return members_; }
   // The job waits for this agent, plans with it and ends if it gives up.

@@ -139,10 +139,10 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
   EXPECT_THAT(KeysOf(plan), IsSupersetOf({"layout", "predicted", "search",
                                           "alternatives", "plan_only"}));
   EXPECT_THAT(KeysOf(plan["layout"]),
-              ElementsAre("context", "copy_engines", "data", "expert",
-                          "gradient_reduction", "interleave", "micro_batch",
-                          "pipeline", "precision", "recompute", "schedule",
-                          "sequence_parallel", "tensor", "zero"));
+              ElementsAre("context", "copy_engines", "data", "data_groups",
+                          "expert", "gradient_reduction", "interleave",
+                          "micro_batch", "pipeline", "precision", "recompute",
+                          "schedule", "sequence_parallel", "tensor", "zero"));
   EXPECT_THAT(
       KeysOf(plan["predicted"]),
       IsSupersetOf({"step_time_s", "step_time_low_s", "step_time_high_s",
