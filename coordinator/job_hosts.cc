@@ -92,12 +92,15 @@ bool JobRunner::AllSeeCheckpoints() const {
   });
 }
 
-absl::Status JobRunner::CheckOneAddressFamily() const {
+absl::Status JobRunner::CheckOneAddressFamily(bool all_ready) const {
   // A subnet is of one family, whatever way an agent came.
   if (!job_.network.subnet.empty()) return absl::OkStatus();
   std::map<bool, std::string> host_by_family;  // True: IPv6.
   for (const auto& [agent_idx, agent] : agents_) {
-    if (!state_->TakesPart(agent_idx)) continue;
+    if (!state_->TakesPart(agent_idx) &&
+        !(all_ready && state_->IsReady(agent_idx))) {
+      continue;
+    }
     const std::string address = AddressOfHost(agent_idx);
     host_by_family.try_emplace(absl::StrContains(address, ':'),
                                absl::StrCat(agent.host(), " by ", address));
@@ -246,11 +249,12 @@ std::string JobRunner::DataRefusal(const protocol::AgentHello& hello) const {
   return "";
 }
 
-void JobRunner::OnAgentData(int32_t agent_idx) {
+bool JobRunner::OnAgentData(int32_t agent_idx) {
   const std::string refusal = DataRefusal(agents_[agent_idx]);
-  if (!refusal.empty()) {
-    OnGaveUp({agent_idx, refusal, /*bad_input=*/true});
-  }
+  if (refusal.empty()) return true;
+  agents_[agent_idx].set_data_ready(false);  // Others are not compared with it.
+  OnGaveUp({agent_idx, refusal, /*bad_input=*/true});
+  return false;
 }
 
 }  // namespace millrace

@@ -107,6 +107,15 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
     return;
   }
   const ProcessId process = {WorkerIdx{worker.worker()}, worker.incarnation()};
+  const auto known = worker_sessions_.find(process.worker);
+  if (known != worker_sessions_.end()) {
+    const auto peer = peers_.find(known->second);
+    if (peer != peers_.end() && peer->second.process.has_value() &&
+        peer->second.process->incarnation > process.incarnation) {
+      Refuse(session, "a later process has its place");
+      return;
+    }
+  }
   peers_[session] = {.process = process};
   worker_sessions_[process.worker] = session;
   // Says that somebody listens.
@@ -161,7 +170,7 @@ void JobRunner::OnAgentHello(SessionId session,
   protocol::FromCoordinator message;
   message.mutable_acknowledge();
   server_->Send(session, message);
-  if (hello.data_ready()) OnAgentData(hello.agent_idx());
+  if (hello.data_ready() && !OnAgentData(hello.agent_idx())) return;
   AgentJoined joined = {.agent_idx = hello.agent_idx(),
                         .host = hello.host(),
                         .num_devices = hello.num_devices(),
@@ -190,8 +199,7 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
     case protocol::ToCoordinator::kDataReady:
       *agents_[agent_idx].mutable_data() = message.data_ready().data();
       agents_[agent_idx].set_data_ready(true);
-      OnAgentData(agent_idx);
-      Handle(AgentDataReady{agent_idx});
+      if (OnAgentData(agent_idx)) Handle(AgentDataReady{agent_idx});
       break;
     case protocol::ToCoordinator::kAgentFailed:
       OnGaveUp({agent_idx, message.agent_failed().reason(),

@@ -248,7 +248,7 @@ std::string JobRunner::ReasonNotToGrow() const {
                         CheckpointDirectory(),
                         ", from which training would go on");
   }
-  return "";
+  return std::string(CheckOneAddressFamily(/*all_ready=*/true).message());
 }
 
 void JobRunner::Do(const WeighGrowth& action) {

@@ -90,7 +90,7 @@ class JobRunner {
   // data. Compares with agent 0, or with the first that has data.
   std::string BuildRefusal(const protocol::AgentHello& hello) const;
   std::string DataRefusal(const protocol::AgentHello& hello) const;
-  void OnAgentData(int32_t agent_idx);
+  bool OnAgentData(int32_t agent_idx);  // False if it was refused.
   // Waits for agent 0, which tells people why the job has ended.
   void OnGaveUp(const AgentGaveUp& event);
   void OnAgentMessage(int32_t agent_idx,
@@ -186,7 +186,8 @@ class JobRunner {
   bool AllSeeCheckpoints() const;
   // Fails if workers of some hosts would listen at IPv4 addresses and others at
   // IPv6 ones, which cannot connect to each other.
-  absl::Status CheckOneAddressFamily() const;
+  // With `all_ready`, also of agents that might take part.
+  absl::Status CheckOneAddressFamily(bool all_ready = false) const;
   // Fails if the job writes or reads checkpoints and a host does not see them.
   absl::Status CheckSharedCheckpoints() const;
   // A disk that does not take what must be durable ends the coordinator.

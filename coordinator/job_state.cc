@@ -30,7 +30,10 @@ JobState::JobState(const JobStateOptions& options,
     agents_[i].num_devices = recovered.devices_by_agent[i];
     agents_[i].takes_part = i == 0;
   }
-  for (WorkerIdx worker : members_) agents_[AgentOf(worker)].takes_part = true;
+  for (WorkerIdx worker : members_) {
+    CHECK(AgentOf(worker) >= 0);
+    agents_[AgentOf(worker)].takes_part = true;
+  }
 }
 
 std::vector<JobAction> JobState::Handle(const JobEvent& event, absl::Time now) {
@@ -49,16 +52,25 @@ void JobState::On(const AgentJoined& event) {
   const bool first_time = !agent.joined;
   if (!event.host.empty()) agent.host = event.host;
   if (!members_.empty() && event.num_devices != agent.num_devices) {
-    const std::string reason =
-        absl::StrCat(NameOfAgent(event.agent_idx), " has ", event.num_devices,
-                     " devices now and had ", agent.num_devices,
-                     " before; the job goes on without it");
+    const std::string change =
+        absl::StrCat("has ", event.num_devices, " devices now and had ",
+                     agent.num_devices, " before");
+    const std::string name = NameOfAgent(event.agent_idx);
     if (event.agent_idx == 0) {
-      End(Verdict::kFailed, reason);
+      End(Verdict::kFailed, absl::StrCat(name, " ", change));
       return;
     }
-    if (agent.takes_part) Lose(event.agent_idx, reason);
-    actions_.emplace_back(LeaveOut{event.agent_idx, reason});
+    if (agent.takes_part) Lose(event.agent_idx, change);
+    actions_.emplace_back(LeaveOut{
+        event.agent_idx,
+        absl::StrCat(name, " ", change, "; the job goes on without it")});
+    return;
+  }
+  // A new process prepares its data first, and cannot start workers before.
+  if (!members_.empty() && agent.takes_part && event.agent_idx > 0 &&
+      !event.data_ready && phase_ != Phase::kWaitingForAgents &&
+      phase_ != Phase::kRejoining) {
+    Lose(event.agent_idx, "was started again");
     return;
   }
   agent.joined = true;
@@ -183,8 +195,7 @@ void JobState::BecomeComplete() {
     return;
   }
   if (stop_requested_ && committed_step_ < 0) {  // There is nothing to keep.
-    End(requeue_ ? Verdict::kRequeued : Verdict::kStopped,
-        "stopped before training");
+    End(requeue_ ? Verdict::kRequeued : Verdict::kStopped, ReasonOfEarlyStop());
     return;
   }
   phase_ = Phase::kPlanning;
@@ -332,6 +343,7 @@ void JobState::Regroup() {
           Report{.event = "host_lost",
                  .detail = absl::StrCat(NameOfAgent(i), " is not there")});
       Forget(i);
+      actions_.emplace_back(LeaveOut{i});
     }
     agents_[i].takes_part = IsReady(i);
   }
@@ -474,6 +486,7 @@ void JobState::FinishRejoining() {
   }
   phase_ = Phase::kTraining;
   running_.insert(members_.begin(), members_.end());
+  has_trained_ = true;
   actions_.emplace_back(
       Report{.event = "training",
              .detail = "went on while the coordinator was restarted"});

@@ -283,8 +283,8 @@ class JobState {
   // "rank 3", and its host behind it if there are several: "rank 3 (node2)".
   // "worker 3" of a worker without a rank.
   std::string NameOf(WorkerIdx worker) const;
-  // The rank in the plan; absent of a worker without one. Before there is a plan,
-  // the position among Workers().
+  // The rank in the plan; absent of a worker without one. Before there is a
+  // plan, the position among Workers().
   std::optional<Rank> RankOf(WorkerIdx worker) const;
   const std::vector<WorkerIdx>& members() const { return members_; }
   // The job waits for this agent, plans with it and ends if it gives up.
@@ -382,6 +382,7 @@ class JobState {
   void Restart(const std::string& cause);     // Within the budget of restarts.
   bool MayRestart(const std::string& cause);  // Ends the job if not.
   void End(Verdict verdict, const std::string& reason);
+  std::string ReasonOfEarlyStop() const;  // Where there is no checkpoint.
   int32_t NumMembers() const { return static_cast<int32_t>(members_.size()); }
   // Those that take part in what the generation is for.
   std::vector<WorkerIdx> ActiveWorkers() const;
@@ -402,6 +403,7 @@ class JobState {
   absl::Time last_tick_;
   absl::Time last_missing_report_;
   int32_t restarts_ = 0;
+  bool has_trained_ = false;
   bool stop_requested_ = false;
   bool requeue_ = false;  // Once asked for, it stays.
   std::vector<Agent> agents_;

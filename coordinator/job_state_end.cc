@@ -118,20 +118,26 @@ void JobState::On(const StopRequested& event) {
       break;
     case Phase::kStarting:
     case Phase::kPlanning:
-      // Before the first step there is nothing to keep.
+      // Without a checkpoint there is nothing to keep.
       if (purpose_ == Purpose::kTrain && committed_step_ >= 0) break;
-      End(before_training, "stopped before training");
+      End(before_training, ReasonOfEarlyStop());
       break;
     case Phase::kTraining:
       actions_.emplace_back(TellWorkersToStop{});
       break;
     default:
       End(before_training,
-          refusal_.empty() ? "stopped before training"
+          refusal_.empty() ? ReasonOfEarlyStop()
                            : absl::StrCat("stopped while it waited for hosts, "
                                           "without which it cannot go on: ",
                                           refusal_));
   }
+}
+
+std::string JobState::ReasonOfEarlyStop() const {
+  return has_trained_ ? "stopped in a recovery, before the first checkpoint: "
+                        "the steps since the start are lost"
+                      : "stopped before training";
 }
 
 void JobState::End(Verdict verdict, const std::string& reason) {

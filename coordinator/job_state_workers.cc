@@ -81,6 +81,7 @@ void JobState::On(const WorkerHeard& event) {
 void JobState::On(const WorkerCleared& event) {
   Worker* worker = Find(event.process);
   if (worker == nullptr) return;
+  worker->joined = true;  // Its session is open, whenever its agent came.
   if (event.generation != generation_) {
     // It does end what it should; the newest order is on its way.
     if (worker->told_to_clear <= now_) worker->told_to_clear = now_;
@@ -135,6 +136,7 @@ void JobState::On(const WorkerRunning& event) {
   restored_steps_ = event.completed_steps;
   if (!running_.insert(event.worker).second) return;
   if (static_cast<int32_t>(running_.size()) == NumMembers()) {
+    has_trained_ = true;
     actions_.emplace_back(
         Report{.event = "training", .step = event.completed_steps});
     ConsiderGrowth();
@@ -284,17 +286,17 @@ void JobState::CheckAgents() {
         agent.joined ? options_.join_timeout : time_to_join;
     if (now_ - since <= timeout) continue;
     const std::string limit = absl::FormatDuration(timeout);
-    End(Verdict::kFailed,
+    std::string reason =
         agent.joined
             ? absl::StrCat(NameOfAgent(i), " has been silent for ", limit)
             : absl::StrCat(NameOfAgent(i), " has not joined within ", limit,
                            "; see what it says itself, and whether its host "
-                           "reaches this one",
-                           refusal_.empty()
-                               ? ""
-                               : absl::StrCat(". The other hosts cannot go "
-                                              "on without it: ",
-                                              refusal_)));
+                           "reaches this one");
+    if (!refusal_.empty()) {
+      absl::StrAppend(&reason, ". The other hosts cannot go on without it: ",
+                      refusal_);
+    }
+    End(Verdict::kFailed, reason);
     return;
   }
 }

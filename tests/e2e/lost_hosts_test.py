@@ -16,6 +16,8 @@ from hosts import Hosts, SKIPPED
 from hosts_test import copy_text, records, run_folder, write_job
 
 MILLRACE = ""
+# By its name, agents may come by IPv4 and IPv6, which do not mix.
+FIRST = "10.77.0.1:4711"
 NUM_HOSTS = 4
 
 
@@ -44,7 +46,7 @@ class LostHostsTest(unittest.TestCase):
 
     def start(self, job):
         first = self.start_agent(1, job, "--agents", str(NUM_HOSTS), "--port", "4711")
-        others = {number: self.start_agent(number, "--join", "node1:4711")
+        others = {number: self.start_agent(number, "--join", FIRST)
                   for number in self.numbers[1:]}
         return first, others
 
@@ -140,7 +142,7 @@ class LostHostsTest(unittest.TestCase):
         self.wait_until("more steps", lambda: self.step() > step)
         self.kill_host(4)
         self.wait_until("the second loss", lambda: len(self.events("host_lost")) == 2)
-        again = self.start_agent(4, "--join", "node1:4711")
+        again = self.start_agent(4, "--join", FIRST)
         self.wait_until("all hosts", lambda: len(self.events("planned")) == 5)
         output = self.end(first)
         for process in (others[2], others[3], again):
@@ -168,7 +170,7 @@ class LostHostsTest(unittest.TestCase):
         self.wait_until("steps", lambda: self.step() > 25)
         self.kill_host(3)
         self.wait_until("the wait", lambda: self.events("waiting_for_hosts"))
-        again = self.start_agent(3, "--join", "node1:4711")
+        again = self.start_agent(3, "--join", FIRST)
         step = self.step()
         self.wait_until("more steps", lambda: self.step() > step + 5)
         first.send_signal(signal.SIGINT)

@@ -371,9 +371,11 @@ void Cluster::ReturnHost(int32_t agent_idx) {
         return death.first == agent_idx;
       });
     }
-    JoinAgent(agent_idx);
+    // In whatever order they reconnect.
+    At(Random(0, 0.1), [this, agent_idx] { JoinAgent(agent_idx); });
     for (size_t i = 0; i < workers_.size(); ++i) {
-      if (workers_[i].agent_idx == agent_idx) JoinWorker(i);
+      if (workers_[i].agent_idx != agent_idx) continue;
+      At(Random(0, 0.1), [this, i] { JoinWorker(i); });
     }
   });
 }

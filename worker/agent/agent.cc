@@ -201,6 +201,7 @@ class Agent {
   }
 
   absl::Status StartWorker(const protocol::StartWorker& order) {
+    if (!prepared_.ok()) return absl::OkStatus();  // Of an earlier process.
     const int32_t worker_idx = order.worker();
     if (const auto found = workers_.find(worker_idx); found != workers_.end()) {
       if (found->second.incarnation >= order.incarnation()) {
