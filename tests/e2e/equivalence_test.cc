@@ -11,9 +11,11 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/pipeline/layout_order.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
 #include "tests/kernels/kernel_testing.h"
+#include "tests/planner/planner_testing.h"
 #include "tests/planner/recompute_sets.h"
 #include "worker/communicate/gloo_communicator.h"
 #include "worker/communicate/memory_rendezvous_store.h"
@@ -343,6 +345,41 @@ TEST(EquivalenceTest, RecomputeChangesNoBit) {
       EXPECT_EQ(again.losses, kept.losses);
       EXPECT_EQ(again.gradient_norms, kept.gradient_norms);
       EXPECT_EQ(again.tensors, kept.tensors);
+    }
+  }
+}
+
+// Goal: the order of passes, and with it the prices that list scheduling orders
+// them by, change no bit. Method: losses, norms and tensors under each schedule
+// and under two lists whose prices are far apart.
+TEST(EquivalenceTest, OrderOfPassesChangesNoBit) {
+  const JobSpec job = SmallJob();
+  for (const int32_t zero : {0, 1}) {
+    const Layout plain = {.pipeline = 2,
+                          .data = 2,
+                          .micro_batch = 1,
+                          .num_microbatches = 4,
+                          .zero = zero};
+    Layout zero_bubble = plain;
+    zero_bubble.schedule = Schedule::kZeroBubble;
+    const Layout listed = ListScheduled(plain);
+    Layout other_prices = listed;
+    other_prices.listed_transfer_us = 1;
+    other_prices.listed_stages[0].forward_us *= 20;
+    other_prices.listed_stages[1].weight_gradient_us *= 20;
+    for (ListedStage& stage : other_prices.listed_stages) {
+      stage.memory_bytes *= 2;
+    }
+    ASSERT_NE(*ListedOrder(listed), *ListedOrder(other_prices));
+    const JobResult& expected = RunOf(plain);
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    for (const Layout& layout : {zero_bubble, listed, other_prices}) {
+      SCOPED_TRACE(LayoutToString(layout));
+      const JobResult& result = RunOf(layout);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.losses, expected.losses);
+      EXPECT_EQ(result.gradient_norms, expected.gradient_norms);
+      EXPECT_EQ(result.tensors, expected.tensors);
     }
   }
 }

@@ -118,9 +118,10 @@ class HostsTest(unittest.TestCase):
             self.assertLess(abs(loss - expected), 2e-5 * abs(expected))
 
     # Goal: hosts that share nothing, not even the job file, train what one host trains, and
-    # repeat it bit for bit. Method: losses and gradient norms of every step.
+    # repeat it bit for bit. Method: losses and gradient norms of every step. The layout states
+    # zero: what the first run learns could else change it, and with it the order of sums.
     def test_two_hosts_train(self):
-        self.check_trains(2, "{pipeline: 2, data: 2, tensor: 1, micro_batch: 2}")
+        self.check_trains(2, "{pipeline: 2, data: 2, tensor: 1, micro_batch: 2, zero: 0}")
 
     def test_four_hosts_train(self):
         self.check_trains(4, "{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}")

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
@@ -192,6 +194,68 @@ TEST(SearchTest, IsDeterministic) {
   first.search_seconds = second.search_seconds = 0;
   EXPECT_EQ(PlanToJson(first), PlanToJson(second));
   EXPECT_EQ(first.program_hashes, second.program_hashes);
+}
+
+// Who writes each of the buffers that outlive a step, in order: gradients add
+// up micro-batches and replicas there, and the scalars squared norms.
+std::map<std::string, std::vector<std::string>> OrdersOfSums(
+    const JobSpec& job, const Layout& layout) {
+  std::map<std::string, std::vector<std::string>> writers;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    const absl::StatusOr<Program> program =
+        BuildTrainingProgram(job.model, layout, stage);
+    EXPECT_TRUE(program.ok()) << program.status();
+    if (!program.ok()) continue;
+    for (const Instruction& instruction : program->instructions) {
+      for (const BufferId output : instruction.outputs) {
+        const Buffer& buffer = program->buffers[output];
+        if (buffer.arena != Arena::kPersistent) continue;
+        writers[absl::StrCat("stage ", stage, " ", buffer.name)].push_back(
+            absl::StrCat(instruction.name, " of ", instruction.microbatch_idx,
+                         " ", AttributesToString(instruction.attributes)));
+      }
+    }
+  }
+  return writers;
+}
+
+// Goal: a job that states its mesh, micro_batch and zero gives equal bits
+// whatever its profile has learnt. One that leaves zero to the planner does
+// not. Method: the order of all sums in plans for machines whose prices are far
+// apart, and under each schedule.
+TEST(SearchTest, PricesChangeNoOrderOfSums) {
+  JobSpec job = SmallJob();
+  job.layout.pipeline = job.layout.data = 2;
+  job.layout.tensor = 1;
+  job.layout.micro_batch = 1;
+  std::set<int32_t> chosen_zeros;
+  std::set<uint64_t> programs;
+  std::map<int32_t, std::map<std::string, std::vector<std::string>>> expected;
+  for (const double link : {1e6, 1e9, 1e12}) {
+    for (const double bytes : {1e8, 1e11}) {
+      const CostModel cost =
+          MakeCost({.bytes_per_second = bytes, .link_bytes_per_second = link});
+      job.layout.schedule = "auto";
+      job.layout.zero.reset();
+      chosen_zeros.insert(MustPlan(job, 4, cost).layout.zero);
+      for (const int32_t zero : {0, 1}) {
+        job.layout.zero = zero;
+        for (const char* schedule : {"1f1b", "zero_bubble", "list", "auto"}) {
+          job.layout.schedule = schedule;
+          const Plan plan = MustPlan(job, 4, cost);
+          programs.insert(plan.program_hashes.begin(),
+                          plan.program_hashes.end());
+          const auto orders = OrdersOfSums(job, plan.layout);
+          EXPECT_GT(orders.size(), 10u);
+          EXPECT_EQ(orders, expected.emplace(zero, orders).first->second)
+              << LayoutToString(plan.layout);
+        }
+      }
+    }
+  }
+  EXPECT_NE(expected[0], expected[1]);
+  EXPECT_GT(programs.size(), 10u);
+  EXPECT_GT(chosen_zeros.size(), 1u);
 }
 
 // Goal: slow links make for few messages, and memory for sharding. Method: one
