@@ -1,18 +1,25 @@
-"""How true plans are over a slow network: two hosts of two CPU ranks, made of namespaces on
-this machine, whose links carry so many Mbit/s each way.
+"""How true plans are over a slow network, and how good: hosts of two CPU ranks, made of
+namespaces on this machine, whose links carry so many Mbit/s each way and delay each packet.
 
-    shaped_hosts.py MILLRACE [--mbit 1000] [--steps 30] [--layout "pipeline: 2, data: 2"]...
+    shaped_hosts.py MILLRACE SLOW_LINK [--hosts 2] [--mbit 1000] [--delay-us 500] [--steps 30]
+                    [--layout "pipeline: 2, data: 2"]...
 
-Measures a profile over both hosts, trains each layout with it, checks that all losses agree,
-and prints the predicted and the measured step (the median after the first five) of each.
-Needs what tests/e2e/hosts.py needs, and the program tc. The machine should do nothing else.
+SLOW_LINK is the program of slow_link.cc: ninja -C build-test millrace slow_link, then
+
+    tests/bench/shaped_hosts.py build-test/millrace build-test/tests/bench/slow_link
+
+Measures a profile over the hosts, trains twelve layouts and the planner's own choice with it,
+checks that all losses agree, and prints the predicted and the measured step of each (the median
+after the first five). Then two bars: predictions of the first eight layouts within 10 % each and
+5 % in the median; the planner's choice within 3 % of the best of the twelve. Exits with 1 if one
+is missed. Needs what tests/e2e/hosts.py needs and /dev/net/tun. Times count only if the machine
+does nothing else: its load is printed.
 """
 
 import argparse
 import glob
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,14 +27,49 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e"))
 from hosts import Hosts, WhyNot
 
+# The first eight are those whose predictions are compared.
 LAYOUTS = ("data: 4", "data: 4, zero: 1", "data: 2, tensor: 2", "data: 2, pipeline: 2",
-           "tensor: 4", "pipeline: 4", "pipeline: 2, tensor: 2", "data: 2, pipeline: 2, zero: 1")
+           "tensor: 4", "pipeline: 4", "pipeline: 2, tensor: 2", "data: 2, pipeline: 2, zero: 1",
+           "data: 4, zero: 2", "data: 4, data_groups: 2", "data: 4, zero: 1, data_groups: 2",
+           "data: 2, tensor: 2, zero: 1")
+NUM_PREDICTED = 8
+EACH, MEDIAN, CHOICE = 0.10, 0.05, 0.03
 LOSS_TOLERANCE = 2e-5
+FIRST_STEPS = 5
 
 
-def shape(hosts, number, mbit):
-    rule = f"root tbf rate {mbit}mbit burst 64kb latency 100ms"
-    hosts.run(number, ["tc", "qdisc", "add", "dev", "eth0", *rule.split()], check=True)
+class SlowLinks:
+    """Puts a slow link in the place of each host's cable, while it lives."""
+
+    def __init__(self, hosts, program, mbit, delay_us):
+        self.links = []
+        for number in range(1, hosts.num_hosts + 1):
+            # Half of the delay at either end of the way between two hosts.
+            self.links.append(self._Lay(hosts, program, number, mbit, delay_us / 2))
+
+    @staticmethod
+    def _Lay(hosts, program, number, mbit, delay_us):
+        port = f"slow{number}"
+        hosts.run(number, ["ip", "link", "delete", "eth0"], check=True)
+        link = subprocess.Popen(
+            [program, str(hosts.pid_of(number)), "eth0", str(hosts.switch_pid()), port, str(mbit),
+             str(round(delay_us))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if link.stdout.readline() != "up\n":
+            sys.exit("no slow link")
+        hosts.run(number, ["sh", "-ec", f"""
+            ip link set eth0 mtu 65000
+            ip addr add 10.77.0.{number}/24 dev eth0
+            ip -6 addr add fd77::{number}/64 dev eth0 nodad
+            ip link set eth0 up"""], check=True)
+        subprocess.run(["nsenter", "-t", str(hosts.switch_pid()), "--net", "sh", "-ec",
+                        f"ip link set {port} mtu 65000 master br0 up"], check=True)
+        return link
+
+    def close(self):
+        for link in self.links:
+            link.stdin.close()
+            link.wait()
+            link.stdout.close()
 
 
 def job_text(hosts, layout, steps):
@@ -45,57 +87,88 @@ output: {{directory: {hosts.private}/runs}}
 """
 
 
-def run(hosts, words):
-    done = hosts.mpirun(words)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}")
-    return done.stdout
-
-
 def train(hosts, millrace, layout, steps):
-    """The run's records."""
+    """The run's records and the layout that it ran."""
     job = hosts.private + "/job.yaml"
     with open(hosts.folder_of(1) + "/job.yaml", "w") as file:
         file.write(job_text(hosts, layout, steps))
-    run(hosts, [millrace, "agent", job])
+    done = hosts.mpirun([millrace, "agent", job], timeout=900)
+    if done.returncode != 0:
+        sys.exit(f"{layout}: exit code {done.returncode}\n{done.stdout}")
     folder = max(glob.glob(hosts.folder_of(1) + "/runs/shaped-2*"), key=os.path.getmtime)
+    plan = next((line[6:].split(";")[0] for line in done.stdout.splitlines()
+                 if line.startswith("plan: ")), "")
     with open(folder + "/metrics.jsonl") as lines:
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines], plan
+
+
+class Bench:
+    def __init__(self, hosts, millrace, steps):
+        self.hosts, self.millrace, self.steps = hosts, millrace, steps
+        self.first_losses = None
+
+    def measure(self, layout):
+        """Measured and predicted seconds of a step; prints both."""
+        records, plan = train(self.hosts, self.millrace, layout, self.steps)
+        losses = [record["loss"] for record in records]
+        self.first_losses = self.first_losses or losses
+        worst = max(abs(a / b - 1) for a, b in zip(losses, self.first_losses))
+        if len(losses) != self.steps or worst > LOSS_TOLERANCE:
+            sys.exit(f"{layout}: {len(losses)} losses, {worst:.1e} from the first layout's")
+        measured = statistics.median(record["step_time_s"] for record in records[FIRST_STEPS:])
+        predicted = records[-1]["predicted_step_time_s"]
+        print(f"{layout:36} {predicted * 1e3:7.1f} ms {measured * 1e3:7.1f} ms "
+              f"{100 * (predicted / measured - 1):+6.1f} %", flush=True)
+        if layout == "auto":
+            print(f"  which is {plan}", flush=True)
+        return measured, predicted
+
+
+def verdict(met):
+    return "met" if met else "MISSED"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("millrace")
+    parser.add_argument("slow_link")
+    parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--mbit", type=int, default=1000)
+    parser.add_argument("--delay-us", type=int, default=500)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--layout", action="append")
     arguments = parser.parse_args()
-    reason = WhyNot() or ("no program tc (Debian: iproute2)" if not shutil.which("tc") else "")
+    reason = WhyNot() or ("" if os.path.exists("/dev/net/tun") else "no /dev/net/tun")
     if reason:
         sys.exit(reason)
-    millrace = os.path.abspath(arguments.millrace)
+    if arguments.steps <= FIRST_STEPS:
+        sys.exit(f"--steps: expected more than {FIRST_STEPS}")
     layouts = arguments.layout or LAYOUTS
-    with Hosts(2) as hosts:
-        for number in (1, 2):
-            shape(hosts, number, arguments.mbit)
-        errors = []
-        first_losses = None
-        print(f"{'layout':34} {'predicted':>10} {'measured':>10} {'error':>7}")
-        for layout in layouts:
-            records = train(hosts, millrace, "{" + layout + "}", arguments.steps)
-            losses = [record["loss"] for record in records]
-            first_losses = first_losses or losses
-            worst = max(abs(a / b - 1) for a, b in zip(losses, first_losses))
-            if len(losses) != arguments.steps or worst > LOSS_TOLERANCE:
-                sys.exit(f"{layout}: {len(losses)} losses, {worst:.1e} from the first layout's")
-            measured = statistics.median(record["step_time_s"] for record in records[5:])
-            predicted = records[-1]["predicted_step_time_s"]
-            errors.append(predicted / measured - 1)
-            print(f"{layout:34} {predicted * 1e3:7.1f} ms {measured * 1e3:7.1f} ms "
-                  f"{100 * errors[-1]:+6.1f} %", flush=True)
-        sizes = [abs(error) for error in errors]
-        print(f"{len(sizes)} layouts at {arguments.mbit} Mbit/s: median error "
-              f"{100 * statistics.median(sizes):.1f} %, worst {100 * max(sizes):.1f} %")
+    with Hosts(arguments.hosts) as hosts:
+        links = SlowLinks(hosts, os.path.abspath(arguments.slow_link), arguments.mbit,
+                          arguments.delay_us)
+        try:
+            bench = Bench(hosts, os.path.abspath(arguments.millrace), arguments.steps)
+            print(f"{arguments.hosts} hosts, {arguments.mbit} Mbit/s, {arguments.delay_us} us one "
+                  f"way; load of the machine before: {os.getloadavg()[0]:.1f}")
+            print(f"{'layout':36} {'predicted':>10} {'measured':>10} {'error':>7}")
+            results = [bench.measure("{" + layout + "}") for layout in layouts]
+            chosen, _ = bench.measure("auto")
+        finally:
+            links.close()
+    errors = [abs(predicted / measured - 1)
+              for measured, predicted in results[:NUM_PREDICTED]]
+    median = statistics.median(errors)
+    is_true = max(errors) <= EACH and median <= MEDIAN
+    print(f"predictions of {len(errors)} layouts: worst {100 * max(errors):.1f} % (bar "
+          f"{100 * EACH:.0f} %), median {100 * median:.1f} % (bar {100 * MEDIAN:.0f} %): "
+          f"{verdict(is_true)}")
+    best = min(measured for measured, _ in results)
+    is_good = chosen <= (1 + CHOICE) * best
+    print(f"the planner's choice: {chosen * 1e3:.1f} ms, {100 * (chosen / best - 1):+.1f} % beside "
+          f"the best of {len(results)}, {best * 1e3:.1f} ms (bar {100 * CHOICE:.0f} %): "
+          f"{verdict(is_good)}")
+    sys.exit(0 if is_true and is_good else 1)
 
 
 if __name__ == "__main__":

@@ -174,6 +174,10 @@ class Hosts:
         """The process that holds the host's namespaces."""
         return self._processes[f"node{number}"].pid
 
+    def switch_pid(self):
+        """The process that holds the switch's namespaces, with the bridge br0."""
+        return self._processes["switch"].pid
+
     def command_on(self, number):
         """The words before a command that is to run on host `number`."""
         pid = self.pid_of(number)

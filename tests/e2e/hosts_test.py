@@ -23,6 +23,9 @@ TEXT = "tests/data/text"
 NO_CHECKPOINTS = "{at_end: false, interval_steps: 0, resume: none}"
 
 
+IPV6 = "network: {subnet: 'fd77::/64'}"
+
+
 def job_text(hosts, steps=12, layout="auto", devices=2, batch=8,
              checkpoint=NO_CHECKPOINTS, extra=""):
     return f"""\
@@ -71,11 +74,11 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(done.returncode, exit_code, done.stdout)
         return done.stdout
 
-    def check_trains(self, num_hosts, layout):
-        """Trains over the hosts twice and on one host once, and compares the curves."""
+    def check_trains(self, num_hosts, layout, networks=("", "")):
+        """Trains over the hosts once a network and then on one host, and compares the curves."""
         with Hosts(num_hosts) as hosts:
             copy_text(hosts, range(1, num_hosts + 1))
-            job = write_job(hosts, layout=layout)
+            job = write_job(hosts, layout=layout, extra=networks[0])
             self.agent(hosts, job)
             first = curve(hosts)
             self.assertEqual(len(first), 12)
@@ -83,10 +86,17 @@ class HostsTest(unittest.TestCase):
             own = os.listdir(run_folder(hosts, num_hosts) + "/logs")
             self.assertEqual(sorted(own), [f"agent-{num_hosts - 1}.log",
                                            *(f"worker-{2 * num_hosts - i:04}.log" for i in (2, 1))])
-            time.sleep(1.1)  # Run folders are named by the second.
-            self.agent(hosts, job)
-            self.assertEqual(curve(hosts), first)
+            for network in networks[1:]:
+                time.sleep(1.1)  # Run folders are named by the second.
+                job = write_job(hosts, layout=layout, extra=network)
+                self.agent(hosts, job)
+                self.assertEqual(curve(hosts), first)
+                if network:
+                    with open(run_folder(hosts, num_hosts) +
+                              f"/logs/agent-{num_hosts - 1}.log") as log:
+                        self.assertIn(f"at fd77::{num_hosts}, over eth0", log.read())
             time.sleep(1.1)
+            job = write_job(hosts, layout=layout)
             done = hosts.run(1, [MILLRACE, "run", "-n", str(2 * num_hosts), job],
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              env=hosts.environment())
@@ -118,13 +128,15 @@ class HostsTest(unittest.TestCase):
             self.assertLess(abs(loss - expected), 2e-5 * abs(expected))
 
     # Goal: hosts that share nothing, not even the job file, train what one host trains, and
-    # repeat it bit for bit. Method: losses and gradient norms of every step. The layout states
-    # zero: what the first run learns could else change it, and with it the order of sums.
+    # repeat it bit for bit, over IPv4 and over IPv6. Method: losses and gradient norms of every
+    # step. The layout states zero: what the first run learns could else change it, and with it
+    # the order of sums.
     def test_two_hosts_train(self):
         self.check_trains(2, "{pipeline: 2, data: 2, tensor: 1, micro_batch: 2, zero: 0}")
 
     def test_four_hosts_train(self):
-        self.check_trains(4, "{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}")
+        self.check_trains(4, "{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}",
+                          networks=("", IPV6, IPV6))
 
     def check_refused(self, hosts, job, *words, **variables):
         output = self.agent(hosts, job, exit_code=2, **variables)

@@ -8,13 +8,14 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
 import slurm as slurm_module
 from hosts import Hosts, SKIPPED
-from hosts_test import NO_CHECKPOINTS, copy_text, job_text
+from hosts_test import IPV6, NO_CHECKPOINTS, copy_text, curve, job_text, write_job
 from slurm import Slurm
 
 MILLRACE = ""
@@ -273,6 +274,35 @@ exit $code
         self.assertIn(f"/step-{again[0]['step'] - 1:08}\n", self.text_of("lost"))
         self.slurm.run(["scancel", job])
         self.wait_for_state(job, "CANCELLED", "lost")
+
+
+class FourNodesTest(unittest.TestCase):
+    # Goal: srun's tasks on four nodes that share nothing, two ranks each, train what one node
+    # trains, over IPv4 and IPv6, and repeat it bit for bit. Method: losses and gradient norms of
+    # every step.
+    def test_four_nodes_that_share_nothing(self):
+        with Hosts(4) as hosts, Slurm(hosts) as slurm:
+            copy_text(hosts, [1, 2, 3, 4])
+            keys = dict(layout="{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}")
+
+            def train(**more):
+                job = write_job(hosts, **keys, **more)
+                done = slurm.run(["srun", "-N4", "-n4", "--kill-on-bad-exit=0", MILLRACE, "agent",
+                                  job], MILLRACE_SECRET=SECRET)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                time.sleep(1.1)  # Run folders are named by the second.
+                return curve(hosts)
+
+            first = train()
+            self.assertEqual(len(first), 12)
+            self.assertEqual(train(extra=IPV6), first)
+            self.assertEqual(train(extra=IPV6), first)
+            done = hosts.run(1, [MILLRACE, "run", "-n", "8", write_job(hosts, **keys)],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             env=hosts.environment())
+            self.assertEqual(done.returncode, 0, done.stdout)
+            for (loss, _), (expected, _) in zip(curve(hosts), first):
+                self.assertLess(abs(loss - expected), 2e-5 * abs(expected))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 // Runs each target over its corpus, then over random changes of it.
 //
 //   millrace_fuzz CORPUS_FOLDER [--seconds S] [--seed N] [--target NAME]
+//                 [--half 1|2] [--seconds-of VARIABLE]
 //
+// --half takes every other target, so that two processes share the work.
+// --seconds-of takes the seconds from the environment, if they are there.
 // An input that ends the process, or takes longer than 20 seconds, stays in
 // the file that is named at the start.
 
@@ -167,6 +170,7 @@ struct FuzzOptions {
   double seconds = 1;
   uint64_t seed = 1;
   std::string target;
+  int half = 0;  // 0: all targets.
 };
 
 // False if there is no corpus.
@@ -208,6 +212,13 @@ int FuzzMain(int num_arguments, char** arguments) {
       understood = absl::SimpleAtod(arguments[i + 1], &options.seconds);
     } else if (word == "--seed") {
       understood = absl::SimpleAtoi(arguments[i + 1], &options.seed);
+    } else if (word == "--seconds-of") {
+      const char* value = std::getenv(arguments[i + 1]);
+      understood =
+          value == nullptr || absl::SimpleAtod(value, &options.seconds);
+    } else if (word == "--half") {
+      understood = absl::SimpleAtoi(arguments[i + 1], &options.half) &&
+                   (options.half == 1 || options.half == 2);
     } else {
       options.target = arguments[i + 1];
       understood =
@@ -216,7 +227,7 @@ int FuzzMain(int num_arguments, char** arguments) {
   }
   if (!understood) {
     std::cerr << "usage: millrace_fuzz CORPUS_FOLDER [--seconds S] [--seed N] "
-                 "[--target NAME]"
+                 "[--target NAME] [--half 1|2] [--seconds-of VARIABLE]"
               << std::endl;
     return 2;
   }
@@ -225,7 +236,10 @@ int FuzzMain(int num_arguments, char** arguments) {
   std::cout << "the input of a crash or hang stays in " << last.path()
             << std::endl;
   bool all_well = true;
+  int number = 0;
   for (const FuzzTarget& target : FuzzTargets()) {
+    ++number;
+    if (options.half != 0 && number % 2 != options.half % 2) continue;
     if (!options.target.empty() && options.target != target.name) continue;
     all_well = FuzzOne(target, options, &last) && all_well;
   }
