@@ -48,7 +48,7 @@ int ExitCode(Verdict verdict) {
 }  // namespace
 
 std::string JobRunner::ReasonNotToRequeue() const {
-  if (!AllSeeCheckpoints()) return "the hosts share no folder for checkpoints";
+  if (!CanCheckpoint()) return "there is no folder for checkpoints";
   return ReasonNotToResume(job_.checkpoint);
 }
 

@@ -15,8 +15,10 @@ void JobRunner::ExportStep(int64_t step, const std::string& checkpoint) {
   if (!IsExported(job_, step)) return;
   if (exporter_ == nullptr) {
     const std::string& directory = job_.exports.directory;
+    // Hosts that come later are not asked: parts are on two hosts.
+    export_files_ = checkpoint_folders_.readers;
     exporter_ = std::make_unique<PeriodicExport>(
-        *PosixFileSystem(),
+        export_files_ == nullptr ? *PosixFileSystem() : *export_files_,
         PeriodicExportOptions{
             .directory = directory.empty()
                              ? absl::StrCat(options_.run_directory, "/exports")
@@ -64,7 +66,7 @@ int32_t JobRunner::CheckpointsToKeep(int64_t step) const {
       exporter_ == nullptr ? std::nullopt : exporter_->oldest_step();
   if (!oldest.has_value()) return job_.checkpoint.keep;
   const auto entries =
-      ListCheckpoints(*PosixFileSystem(), CheckpointDirectory());
+      ListCheckpoints(CheckpointFiles(), CheckpointDirectory());
   int32_t num_needed = 1;  // This step's.
   if (entries.ok()) {
     for (const CheckpointEntry& entry : *entries) {

@@ -12,7 +12,6 @@
 #include "base/units.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/build_id.h"
-#include "coordinator/resume.h"
 
 namespace millrace {
 namespace {
@@ -81,17 +80,6 @@ void JobRunner::KeepProbesWhileNeeded() const {
   RemoveProbes();
 }
 
-bool JobRunner::NeedsCheckpoints() const {
-  return !options_.profile_only && UsesCheckpoints(job_);
-}
-
-bool JobRunner::AllSeeCheckpoints() const {
-  if (options_.num_agents == 1) return true;
-  return std::all_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
-    return !state_->TakesPart(agent.first) || agent.second.sees_checkpoints();
-  });
-}
-
 absl::Status JobRunner::CheckOneAddressFamily(bool all_ready) const {
   // A subnet is of one family, whatever way an agent came.
   if (!job_.network.subnet.empty()) return absl::OkStatus();
@@ -111,30 +99,6 @@ absl::Status JobRunner::CheckOneAddressFamily(bool all_ready) const {
       host_by_family[true],
       ", and IPv4 and IPv6 do not mix between workers; set network.subnet to a "
       "network of all hosts, or join all agents by one kind of address"));
-}
-
-absl::Status JobRunner::CheckSharedCheckpoints() const {
-  if (!NeedsCheckpoints() || AllSeeCheckpoints()) return absl::OkStatus();
-  const protocol::AgentHello& first = agents_.at(0);
-  if (!first.sees_checkpoints()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("checkpoint.directory ", CheckpointDirectory(),
-                     " cannot be written on ", first.host(),
-                     "; name a folder that all hosts can write"));
-  }
-  std::vector<std::string> blind;
-  for (const auto& [agent_idx, agent] : agents_) {
-    if (!agent.sees_checkpoints() && state_->TakesPart(agent_idx))
-      blind.push_back(agent.host());
-  }
-  blind.erase(std::unique(blind.begin(), blind.end()), blind.end());
-  return absl::InvalidArgumentError(absl::StrCat(
-      "checkpoints need a folder that all hosts see under one path, and ",
-      absl::StrJoin(blind, ", "), " does not see ", CheckpointDirectory(),
-      " of ", first.host(),
-      "; set checkpoint.directory to a shared folder, or train without "
-      "checkpoints by checkpoint: {at_end: false, interval_steps: 0, resume: "
-      "none}: a failure then starts again from the first step"));
 }
 
 std::string JobRunner::StrangerRefusal(const std::string& host,
@@ -255,6 +219,60 @@ bool JobRunner::OnAgentData(int32_t agent_idx) {
   agents_[agent_idx].set_data_ready(false);  // Others are not compared with it.
   OnGaveUp({agent_idx, refusal, /*bad_input=*/true});
   return false;
+}
+
+// Data of one host. -----------------------------------------------------------
+
+std::string JobRunner::SourceRefusal() const {
+  const std::string& from = job_.data.from;
+  std::vector<std::string> hosts;
+  for (const auto& [agent_idx, agent] : agents_) {
+    if (job_.data.is_on(agent_idx, agent.host())) return "";
+    hosts.push_back(agent.host());
+  }
+  if (static_cast<int32_t>(hosts.size()) < options_.num_agents) return "";
+  return absl::StrCat("data.from names ", from, ", and the job's hosts are ",
+                      absl::StrJoin(hosts, ", "),
+                      "; name one of them, or agent0");
+}
+
+void JobRunner::OnDataOffer(int32_t agent_idx) {
+  const protocol::AgentHello& source = agents_.at(agent_idx);
+  if (!source.has_offer() || !job_.data.is_on(agent_idx, source.host())) return;
+  int num_waiting = 0;
+  for (const auto& [other_idx, other] : agents_) {
+    if (other.data_ready()) continue;
+    if (job_.data.is_on(other_idx, other.host())) continue;
+    ++num_waiting;
+    SendOffer(other_idx);
+  }
+  if (num_waiting == 0) return;
+  int64_t num_bytes = 0;
+  for (const auto* sources :
+       {&source.offer().training(), &source.offer().evaluation()}) {
+    for (const protocol::DataOffer::Source& offered : *sources) {
+      for (const protocol::DataOffer::Prefix& prefix : offered.prefixes()) {
+        for (const protocol::DataOffer::File& file : prefix.files()) {
+          num_bytes += file.bytes();
+        }
+      }
+    }
+  }
+  progress_->Line(absl::StrCat("data: ", num_waiting, " hosts fetch ",
+                               FormatBytes(num_bytes), " from ", source.host(),
+                               " (data.from)"));
+}
+
+void JobRunner::SendOffer(int32_t agent_idx) {
+  protocol::FromCoordinator message;
+  protocol::FetchData* order = message.mutable_fetch_data();
+  for (const auto& [other_idx, other] : agents_) {
+    if (other_idx == agent_idx || !other.has_offer() || !IsConnected(other_idx))
+      continue;
+    *order->mutable_offer() = other.offer();
+    *order->add_from() = FileHostOf(other_idx);
+  }
+  if (order->from_size() > 0) SendToAgent(agent_idx, message);
 }
 
 }  // namespace millrace

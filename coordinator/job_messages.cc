@@ -170,7 +170,16 @@ void JobRunner::OnAgentHello(SessionId session,
   protocol::FromCoordinator message;
   message.mutable_acknowledge();
   server_->Send(session, message);
+  if (const std::string refusal = SourceRefusal(); !refusal.empty()) {
+    OnGaveUp({hello.agent_idx(), refusal, /*bad_input=*/true});
+    return;
+  }
   if (hello.data_ready() && !OnAgentData(hello.agent_idx())) return;
+  if (hello.data_ready()) {
+    OnDataOffer(hello.agent_idx());
+  } else if (!job_.data.is_on(hello.agent_idx(), hello.host())) {
+    SendOffer(hello.agent_idx());
+  }
   AgentJoined joined = {.agent_idx = hello.agent_idx(),
                         .host = hello.host(),
                         .num_devices = hello.num_devices(),
@@ -199,7 +208,13 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
     case protocol::ToCoordinator::kDataReady:
       *agents_[agent_idx].mutable_data() = message.data_ready().data();
       agents_[agent_idx].set_data_ready(true);
-      if (OnAgentData(agent_idx)) Handle(AgentDataReady{agent_idx});
+      if (message.data_ready().has_offer()) {
+        *agents_[agent_idx].mutable_offer() = message.data_ready().offer();
+      }
+      if (OnAgentData(agent_idx)) {
+        OnDataOffer(agent_idx);
+        Handle(AgentDataReady{agent_idx});
+      }
       break;
     case protocol::ToCoordinator::kAgentFailed:
       OnGaveUp({agent_idx, message.agent_failed().reason(),

@@ -42,7 +42,8 @@ DeviceFacts JobRunner::Devices(bool all_ready) const {
 void JobRunner::Do(const MakePlan&) {
   if (planning_.joinable()) planning_.join();
   KeepProbesWhileNeeded();
-  absl::Status hosts = CheckSharedCheckpoints();
+  absl::Status hosts =
+      NeedsCheckpoints() ? FindCheckpoints() : absl::OkStatus();
   if (hosts.ok()) hosts = CheckOneAddressFamily();
   if (!hosts.ok()) {
     Handle(PlanRefused{std::string(hosts.message())});
@@ -136,13 +137,13 @@ absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
   if (resume == "auto") {
     ASSIGN_OR_RETURN(
         ResumeChoice choice,
-        ChooseResume(*PosixFileSystem(), CheckpointDirectory(), &job_.model));
-    RETURN_IF_ERROR(CheckSameStart(*PosixFileSystem(), choice, job_));
+        ChooseResume(CheckpointFiles(), CheckpointDirectory(), &job_.model));
+    RETURN_IF_ERROR(CheckSameStart(CheckpointFiles(), choice, job_));
     return choice;
   }
   if (resume == "none") return ResumeChoice{};
-  RETURN_IF_ERROR(CheckIsOfModel(*PosixFileSystem(), resume, job_.model));
-  RETURN_IF_ERROR(VerifyCheckpoint(*PosixFileSystem(), resume));
+  RETURN_IF_ERROR(CheckIsOfModel(CheckpointFiles(), resume, job_.model));
+  RETURN_IF_ERROR(VerifyCheckpoint(CheckpointFiles(), resume));
   return ResumeChoice{.path = resume};
 }
 
@@ -241,12 +242,6 @@ void JobRunner::Do(const LeaveOut& action) {
 std::string JobRunner::ReasonNotToGrow() const {
   if (job_.fault.take_in_hosts == "never") {
     return "fault.take_in_hosts is never";
-  }
-  for (const auto& [agent_idx, agent] : agents_) {
-    if (!state_->IsReady(agent_idx) || agent.sees_checkpoints()) continue;
-    return absl::StrCat(agent.host(), " does not see the checkpoints in ",
-                        CheckpointDirectory(),
-                        ", from which training would go on");
   }
   return std::string(CheckOneAddressFamily(/*all_ready=*/true).message());
 }

@@ -213,12 +213,6 @@ void JobRunner::Do(const AbortOlder& action) {
   SendToWorkers(message);
 }
 
-std::string JobRunner::CheckpointDirectory() const {
-  return job_.checkpoint.directory.empty()
-             ? options_.run_directory + "/checkpoints"
-             : job_.checkpoint.directory;
-}
-
 void JobRunner::Do(const BeginGeneration& action) {
   protocol::FromCoordinator message;
   message.set_generation(ToInt(action.generation));
@@ -245,9 +239,7 @@ void JobRunner::Do(const BeginGeneration& action) {
     for (uint64_t hash : plan_->program_hashes) {
       start->add_program_hashes(hash);
     }
-    if (AllSeeCheckpoints()) {
-      start->set_checkpoint_directory(CheckpointDirectory());
-    }
+    AddCheckpointFolders(start);
     const absl::StatusOr<std::string> restore =
         RestorePath(action.restore_step);
     if (!restore.ok()) {
@@ -262,6 +254,10 @@ void JobRunner::Do(const BeginGeneration& action) {
       output_->SetHost(Rank{rank}, state_->HostOf(worker));
     }
     start->set_rank(rank);
+    if (start->checkpoint_hosts_size() > 0) {
+      start->set_checkpoint_host(
+          checkpoint_folders_.of_agent[state_->AgentOf(worker)]);
+    }
     server_->Send(worker_sessions_[worker], message);
   }
 }
@@ -278,7 +274,7 @@ absl::StatusOr<std::string> JobRunner::RestorePath(int64_t committed_step) {
   ASSIGN_OR_RETURN(
       choice,
       ChooseRestore(
-          *PosixFileSystem(),
+          CheckpointFiles(),
           {.path = expected,
            .directory = may_exchange ? CheckpointDirectory() : "",
            .newest_step =
@@ -327,7 +323,7 @@ void JobRunner::Do(const CommitStep& action) {
       .samples_consumed = action.step * job_.training.global_batch,
       .layout = plan_->layout,
       .job_yaml = job_yaml_};
-  FileSystem& files = *PosixFileSystem();
+  FileSystem& files = CheckpointFiles();
   absl::Status status =
       CommitCheckpoint(files, CheckpointDirectory(), info, entries,
                        CheckpointsToKeep(action.step));
@@ -403,10 +399,10 @@ void JobRunner::Do(const Report& action) {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
     progress_->Line(absl::StrCat("stopping after this step, ",
-                                 AllSeeCheckpoints()
+                                 CanCheckpoint()
                                      ? "with a checkpoint"
-                                     : "without a checkpoint, for which the "
-                                       "hosts share no folder",
+                                     : "without a checkpoint, for which there "
+                                       "is no folder",
                                  "; once more stops at once"));
   } else if (action.event == "checkpoint_committed") {
     detail = commit_detail_;

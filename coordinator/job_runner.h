@@ -1,7 +1,8 @@
 // Between JobState and the world: messages become events (job_messages.cc),
 // actions become messages, files and log records (job_runner.cc, of planning
 // job_planning.cc, of the end job_end.cc). What several hosts share and must
-// agree on is in job_hosts.cc, answers to who looks at the job in
+// agree on is in job_hosts.cc, where their checkpoints lie in
+// job_checkpoints.cc, answers to who looks at the job in
 // job_visitors.cc. All on the server's thread but for
 // the slow part of planning.
 
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/checkpoint_folders.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
@@ -184,12 +186,25 @@ class JobRunner {
   void KeepProbesWhileNeeded() const;
   bool NeedsCheckpoints() const;
   bool AllSeeCheckpoints() const;
+  bool CanCheckpoint() const;  // In a shared folder, or in hosts' own.
+  protocol::FileHost FileHostOf(int32_t agent_idx) const;
+  // Finds the folders over which checkpoints are spread, if not all hosts see
+  // one. Asks the hosts that take part, and waits for their answers.
+  absl::Status FindCheckpoints();
+  // By which checkpoints are found, read, committed and removed.
+  FileSystem& CheckpointFiles() const;
+  // FindCheckpoints() for a generation, whose workers are told of it.
+  void AddCheckpointFolders(protocol::StartGeneration* start);
   // Fails if workers of some hosts would listen at IPv4 addresses and others at
   // IPv6 ones, which cannot connect to each other.
   // With `all_ready`, also of agents that might take part.
   absl::Status CheckOneAddressFamily(bool all_ready = false) const;
-  // Fails if the job writes or reads checkpoints and a host does not see them.
-  absl::Status CheckSharedCheckpoints() const;
+  // Data that one host has (data.from): an agent that has them gives them to
+  // those that do not, once one does.
+  void OnDataOffer(int32_t agent_idx);
+  void SendOffer(int32_t agent_idx);
+  // Why no agent of the job can have the data; empty if one can, or may come.
+  std::string SourceRefusal() const;
   // A disk that does not take what must be durable ends the coordinator.
   void MustSucceed(const absl::Status& status);
 
@@ -223,8 +238,10 @@ class JobRunner {
     uint64_t instance;
     std::string host;
   };
-  std::map<int32_t, Newcomer> newcomers_;   // Numbered here.
-  std::vector<AgentGaveUp> gave_up_early_;  // Before agent 0 came.
+  std::map<int32_t, Newcomer> newcomers_;     // Numbered here.
+  std::vector<AgentGaveUp> gave_up_early_;    // Before agent 0 came.
+  CheckpointFolders checkpoint_folders_;      // Empty where all see one.
+  std::shared_ptr<FileSystem> export_files_;  // Of exporter_.
 
   // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;

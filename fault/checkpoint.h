@@ -33,12 +33,21 @@ struct CheckpointInfo {
   std::string job_yaml;  // JobToYaml.
 };
 
+// Where a part lies whose checkpoint is spread over hosts' own disks.
+struct PartPlacement {
+  // Tells apart the parts of different runs; in the file's name. Empty: no part
+  // of another run can have the name.
+  std::string run;
+  std::vector<std::string> hosts;  // Empty: in a folder that all hosts see.
+};
+
 // Writes the pieces this rank owns as one safetensors file and makes it
 // durable. Returns the rank's entry for the manifest (a JSON object with file
 // name, pieces and checksums). Nothing is committed yet.
 absl::StatusOr<std::string> WriteCheckpointPart(
     FileSystem& files, const std::string& directory, const CheckpointInfo& info,
-    Rank rank, const std::vector<StatePiece>& pieces);
+    Rank rank, const std::vector<StatePiece>& pieces,
+    const PartPlacement& placement = {});
 
 // Writes the manifest of all ranks' entries, makes it durable, renames it into
 // place, then deletes the earlier committed checkpoints beyond `keep` (this one

@@ -35,9 +35,12 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenPart(
   auto file = files.Open(path);
   if (absl::IsNotFound(file.status())) {
     return absl::DataLossError(
-        absl::StrCat(path,
-                     " is missing, though the manifest names it. Use an older "
-                     "checkpoint."));
+        absl::StrCat(path, " is missing, though the manifest names it. ",
+                     part.hosts.empty()
+                         ? "Use an older checkpoint."
+                         : absl::StrCat("It was written", PlacesText(part),
+                                        ": start the job with one of these "
+                                        "hosts, or use an older checkpoint.")));
   }
   RETURN_IF_ERROR(file.status());
   if ((*file)->size() != part.bytes) {

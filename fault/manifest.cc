@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "fault/safetensors.h"
@@ -116,6 +117,7 @@ Json FileToJson(const ManifestFile& file) {
                {"bytes", file.bytes},
                {"header_bytes", file.header_bytes},
                {"header_checksum", Hex(file.header_checksum)}};
+  if (!file.hosts.empty()) json["hosts"] = file.hosts;
   Json& tensors = json["tensors"] = Json::object();
   for (const auto& [name, shape] : file.shapes) {
     tensors.push_back({name, ShapeToJson(shape)});
@@ -168,6 +170,9 @@ ManifestFile ReadFileEntry(const Json& json) {
   file.bytes = ReadInt(json.at("bytes"));
   file.header_bytes = ReadInt(json.at("header_bytes"));
   file.header_checksum = ReadHex(json.at("header_checksum"));
+  if (json.contains("hosts")) {
+    file.hosts = json.at("hosts").get<std::vector<std::string>>();
+  }
   for (const auto& [name, shape] : json.at("tensors").items()) {
     file.shapes[name] = ReadShape(shape);
   }
@@ -273,6 +278,11 @@ bool IsOptimizerState(const std::string& tensor) {
 
 uint64_t Checksum(const void* data, int64_t num_bytes) {
   return XXH3_64bits(data, static_cast<size_t>(num_bytes));
+}
+
+std::string PlacesText(const ManifestFile& file) {
+  if (file.hosts.empty()) return "";
+  return absl::StrCat(" on ", absl::StrJoin(file.hosts, " and "));
 }
 
 std::string EncodePart(const ManifestFile& file) {

@@ -55,7 +55,12 @@ struct ManifestFile {
   uint64_t header_checksum;
   std::map<std::string, TensorShape> shapes;  // Shapes of the tensors in it.
   std::vector<ManifestPiece> pieces;          // Back to back, by offset.
+  std::vector<std::string> hosts;  // Those on whose disks it was written; empty
+                                   // for a folder that all see.
 };
+
+// " on node1 and node2", the hosts of a part; empty without any.
+std::string PlacesText(const ManifestFile& file);
 
 struct Manifest {
   CheckpointInfo info;

@@ -41,6 +41,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   WorkerOptions& worker = arguments->worker;
   command->add_option("--coordinator", worker.coordinator_address)->required();
   command->add_option("--run", worker.run)->required();
+  command->add_option("--checkpoints", worker.checkpoint_directory)->required();
   command->add_option("--worker", arguments->worker_idx)
       ->required()
       ->check(CLI::NonNegativeNumber);

@@ -54,6 +54,13 @@ struct DataSpec {
   std::string long_samples = "cut";  // Longer than a sequence: "cut", "drop".
   int64_t document_length = 0;       // See Layout; 0: counted in the data.
   std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
+  // The host that has the data and gives it to the others: "agent0", or a
+  // host's name. Empty: every host has it.
+  std::string from;
+  // Whether the agent prepares the data on its host, or else fetches it.
+  bool is_on(int32_t agent_idx, const std::string& host) const {
+    return from.empty() || (from == "agent0" ? agent_idx == 0 : from == host);
+  }
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 

@@ -237,6 +237,11 @@ class JobReader {
             "sources: [{path: a.jsonl}] or synthetic: true, found none of "
             "them");
     }
+    if (job_.data.synthetic && !job_.data.from.empty()) {
+      Error(LineOf("data.from"), "data.from",
+            "given together with data.synthetic, whose tokens every host makes "
+            "itself; remove one of the two");
+    }
   }
 
   void FillDefaults() {

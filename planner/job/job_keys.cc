@@ -241,6 +241,10 @@ const JobKey kJobKeys[] = {
     {KEY(data.cache_directory),
      .doc = "Where trained tokenizer and tokens are kept. Empty: "
             "$XDG_CACHE_HOME/millrace, or ~/.cache/millrace."},
+    {KEY(data.from),
+     .doc = "The one host that has the data, agent0 or a host's name: it sends "
+            "the tokens to the others, which keep them in their caches. Empty: "
+            "every host has the data."},
 
     {NAMED_KEY("training.steps", training.num_steps),
      .doc = "Optimizer steps of the whole training.", .required = true,

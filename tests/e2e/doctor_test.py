@@ -120,14 +120,14 @@ output: {{directory: {hosts.private}/runs}}
         return hosts.private + "/job.yaml"
 
     # Goal: what a job would be refused for is found beforehand, each with its host. Method: a
-    # job that needs a shared folder and has none; then one thing amiss after the other.
+    # job whose hosts share no folder, which is fine; then one thing amiss after the other.
     def test_job_file(self):
         with Hosts(2) as hosts:
             job = self.write_job(hosts, 1)
             self.write_job(hosts, 2)
-            text, _ = self.doctor(hosts, exit_code=WOULD_FAIL, arguments=[job])
-            self.assertIn("FAILS    node2: does not see the checkpoint folder", text)
-            self.assertEqual(text.count("FAILS"), 1, text)
+            text, _ = self.doctor(hosts, arguments=[job])
+            self.assertIn("node2: does not see the checkpoint folder", text)
+            self.assertNotIn("FAILS", text)
 
             without = "{at_end: false, interval_steps: 0, resume: none}"
             self.write_job(hosts, 1, checkpoint=without)

@@ -19,7 +19,7 @@ from hosts import Hosts, SKIPPED
 MILLRACE = ""
 TEXT = "tests/data/text"
 
-# Neither writes checkpoints nor looks for some: hosts that share no folder cannot.
+# Neither writes checkpoints nor looks for some.
 NO_CHECKPOINTS = "{at_end: false, interval_steps: 0, resume: none}"
 
 
@@ -27,14 +27,17 @@ IPV6 = "network: {subnet: 'fd77::/64'}"
 
 
 def job_text(hosts, steps=12, layout="auto", devices=2, batch=8,
-             checkpoint=NO_CHECKPOINTS, extra=""):
+             checkpoint=NO_CHECKPOINTS, data="", source="", decay="cosine", extra=""):
+    data = data or f"text: [{hosts.private}/text/*.txt]"
+    if source:
+        data += f", from: {source}"
     return f"""\
 name: tiny
 model: {{family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4, kv_heads: 2,
         ffn_hidden: 64, sequence_length: 32}}
-data: {{text: [{hosts.private}/text/*.txt], cache_directory: {hosts.private}/cache}}
+data: {{{data}, cache_directory: {hosts.private}/cache}}
 training: {{steps: {steps}, global_batch: {batch}, seed: 3,
-           optimizer: {{learning_rate: 3e-3, warmup_steps: 5}}}}
+           optimizer: {{learning_rate: 3e-3, warmup_steps: 5, decay: {decay}}}}}
 resources: {{devices_per_agent: {devices}, threads_per_device: 1}}
 layout: {layout}
 checkpoint: {checkpoint}
@@ -68,12 +71,31 @@ def curve(hosts):
     return [(line["loss"], line["grad_norm"]) for line in records(hosts)]
 
 
-class HostsTest(unittest.TestCase):
+class HostJobs(unittest.TestCase):
+    """Starts agents on hosts, and checks how they end."""
+
     def agent(self, hosts, job, exit_code=0, **keywords):
         done = hosts.mpirun([MILLRACE, "agent", job], **keywords)
         self.assertEqual(done.returncode, exit_code, done.stdout)
         return done.stdout
 
+    def check_refused(self, hosts, job, *words, **variables):
+        output = self.agent(hosts, job, exit_code=2, **variables)
+        for word in words:
+            self.assertIn(word, output)
+
+    def start_agent(self, hosts, number, words, **variables):
+        return subprocess.Popen(hosts.command_on(number) + [MILLRACE, "agent", *words], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env=hosts.environment(**variables))
+
+    def end_agent(self, process, exit_code=0):
+        output = process.communicate(timeout=240)[0]
+        self.assertEqual(process.returncode, exit_code, output)
+        return output
+
+
+class HostsTest(HostJobs):
     def check_trains(self, num_hosts, layout, networks=("", "")):
         """Trains over the hosts once a network and then on one host, and compares the curves."""
         with Hosts(num_hosts) as hosts:
@@ -138,11 +160,6 @@ class HostsTest(unittest.TestCase):
         self.check_trains(4, "{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}",
                           networks=("", IPV6, IPV6))
 
-    def check_refused(self, hosts, job, *words, **variables):
-        output = self.agent(hosts, job, exit_code=2, **variables)
-        for word in words:
-            self.assertIn(word, output)
-
     # Goal: hosts that differ are refused before training, with host and difference named.
     # Method: one difference at a time; then without it the job trains.
     def test_refuses_hosts_that_differ(self):
@@ -178,22 +195,6 @@ class HostsTest(unittest.TestCase):
                 MILLRACE = common
             self.agent(hosts, job)
 
-    # Goal: a job whose checkpoints cannot work over these hosts is refused before it trains,
-    # and works once they share the folder, which nobody has to say. Method: the same job with
-    # a private folder and with one that both see; then it resumes.
-    def test_checkpoints_need_a_shared_folder(self):
-        with Hosts(2) as hosts:
-            copy_text(hosts, [1, 2])
-            job = write_job(hosts, checkpoint="{interval_steps: 6}")
-            self.check_refused(hosts, job, "node2 does not see", "checkpoint.directory")
-            shared = hosts.folder + "/shared"
-            for steps in (6, 12):
-                job = write_job(hosts, steps=steps,
-                                checkpoint=f"{{interval_steps: 6, directory: {shared}}}")
-                self.agent(hosts, job)
-            self.assertEqual([line["step"] for line in records(hosts)], list(range(7, 13)))
-            self.assertEqual(sorted(os.listdir(shared)), ["step-00000006", "step-00000012"])
-
     # Goal: a coordinator that is killed leaves none of its probes in the shared folder. Method:
     # kill it while it waits for the second agent, which comes to the next one.
     def test_leaves_no_probes(self):
@@ -228,7 +229,7 @@ class HostsTest(unittest.TestCase):
     # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
     # log on agent 0's host. NCCL is told the interface, and a user's own choice stays. Method:
     # look at the environment of one of node2's workers and kill it; then stop the job, which
-    # must not promise a checkpoint.
+    # promises a checkpoint on the hosts' own disks.
     def test_names_the_host_of_a_dead_rank(self):
         with Hosts(2) as hosts:
             copy_text(hosts, [1, 2])
@@ -259,7 +260,7 @@ class HostsTest(unittest.TestCase):
                 lines += process.stdout.readlines()
             output = "".join(lines)
             self.assertIn("rank 3 (node2) died: killed by signal 9", output)
-            self.assertIn("stopping after this step, without a checkpoint", output)
+            self.assertIn("stopping after this step, with a checkpoint", output)
             with open(run_folder(hosts) + "/logs/worker-0003.log") as log:
                 self.assertIn("The end of node2:", log.read())
 
@@ -312,16 +313,6 @@ class HostsTest(unittest.TestCase):
             output = self.agent(hosts, job, exit_code=1)
             self.assertIn("no coordinator for 30s at 10.78.0.1:", output)
             self.assertIn("agent 1 (node2)", output)
-
-    def start_agent(self, hosts, number, words, **variables):
-        return subprocess.Popen(hosts.command_on(number) + [MILLRACE, "agent", *words], text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                env=hosts.environment(**variables))
-
-    def end_agent(self, process, exit_code=0):
-        output = process.communicate(timeout=240)[0]
-        self.assertEqual(process.returncode, exit_code, output)
-        return output
 
     # Goal: agents find each other without any launcher, whoever comes first, and nobody else
     # gets in. Method: one command a host, as ssh or systemd would start it, one of them by a

@@ -279,11 +279,13 @@ exit $code
 class FourNodesTest(unittest.TestCase):
     # Goal: srun's tasks on four nodes that share nothing, two ranks each, train what one node
     # trains, over IPv4 and IPv6, and repeat it bit for bit. Method: losses and gradient norms of
-    # every step.
+    # every step, checkpoints on the nodes' own disks, and a second start that goes on from them.
     def test_four_nodes_that_share_nothing(self):
         with Hosts(4) as hosts, Slurm(hosts) as slurm:
             copy_text(hosts, [1, 2, 3, 4])
-            keys = dict(layout="{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}")
+            keys = dict(layout="{pipeline: 2, data: 2, tensor: 2, micro_batch: 2, zero: 1}",
+                        decay="none")
+            saving = f"{{directory: {hosts.private}/ckpt, interval_steps: 4}}"
 
             def train(**more):
                 job = write_job(hosts, **keys, **more)
@@ -296,7 +298,8 @@ class FourNodesTest(unittest.TestCase):
             first = train()
             self.assertEqual(len(first), 12)
             self.assertEqual(train(extra=IPV6), first)
-            self.assertEqual(train(extra=IPV6), first)
+            self.assertEqual(train(extra=IPV6, steps=8, checkpoint=saving), first[:8])
+            self.assertEqual(train(extra=IPV6, checkpoint=saving), first[8:])
             done = hosts.run(1, [MILLRACE, "run", "-n", "8", write_job(hosts, **keys)],
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              env=hosts.environment())

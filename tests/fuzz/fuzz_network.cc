@@ -2,11 +2,14 @@
 
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "base/check.h"
+#include "coordinator/files/served_files.h"
 #include "coordinator/protocol/convert.h"
 #include "coordinator/protocol/framing.h"
 #include "coordinator/protocol/millrace.pb.h"
 #include "coordinator/protocol/tls.h"
+#include "fault/faulty_file_system.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace millrace {
@@ -74,6 +77,40 @@ void FuzzHandshake(absl::string_view bytes) {
               "");
     CHECK(!shaken.ok());
   }
+}
+
+// Calls on the files that a host serves to the others, one behind the other:
+// four bytes of length and a message each. Whatever is asked, nothing outside
+// of the served folder is touched.
+void FuzzFileCalls(absl::string_view bytes) {
+  static auto* const previous = google::protobuf::SetLogHandler(nullptr);
+  static_cast<void>(previous);
+  FaultyFileSystem files;
+  const auto write = [&files](const std::string& path) {
+    const auto file = files.Create(path);
+    CHECK(file.ok() && (*file)->Append("content", 7).ok());
+  };
+  CHECK(files.MakeDirectories("served/step").ok());
+  write("served/step/part");
+  write("secret");
+  ServedFiles served;
+  served.Serve("checkpoints", "served", /*writable=*/true);
+  served.Serve("data/0", "served/step/part", /*writable=*/false);
+  FileCalls calls(served, files);
+  FrameDecoder decoder;
+  decoder.Append(bytes);
+  while (true) {
+    const auto payload = decoder.Next();
+    if (!payload.ok() || !payload->has_value()) break;
+    protocol::FileRequest request;
+    if (!request.ParseFromString(**payload)) continue;
+    calls.Answer(request).SerializeAsString();
+    const auto path = served.PathOf(request.name(), /*changes=*/false);
+    CHECK(!path.ok() || *path == "served" ||
+          (absl::StartsWith(*path, "served/") &&
+           !absl::StrContains(*path + "/", "/../")));
+  }
+  CHECK(files.Exists("secret"));
 }
 
 }  // namespace millrace

@@ -15,6 +15,7 @@ namespace {
 constexpr FuzzTarget kTargets[] = {
     {"frames", FuzzFrames},
     {"handshake", FuzzHandshake},
+    {"file_calls", FuzzFileCalls},
     {"job", FuzzJob},
     {"profile", FuzzProfile},
     {"settings", FuzzSettings},

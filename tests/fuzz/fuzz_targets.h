@@ -24,6 +24,7 @@ const FuzzTarget* FindFuzzTarget(absl::string_view name);
 // Network bytes.
 void FuzzFrames(absl::string_view bytes);
 void FuzzHandshake(absl::string_view bytes);
+void FuzzFileCalls(absl::string_view bytes);
 // Files that a user writes.
 void FuzzJob(absl::string_view bytes);
 void FuzzProfile(absl::string_view bytes);

@@ -28,29 +28,25 @@
 #include "base/exceptions.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "coordinator/files/file_server.h"
 #include "coordinator/protocol/build_id.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/exit_codes.h"
 #include "coordinator/protocol/secret.h"
 #include "worker/agent/child_process.h"
 #include "worker/agent/data_facts.h"
+#include "worker/agent/data_offer.h"
 #include "worker/agent/data_preparation.h"
 #include "worker/agent/host_job.h"
 #include "worker/agent/rank_log.h"
 #include "worker/agent/restart_budget.h"
-#include "worker/data/open_batches.h"
+#include "worker/agent/worker_child.h"
 #include "worker/data/prepare.h"
 
 namespace millrace {
 namespace {
 
 constexpr int kPollMs = 200;
-// Queues of a GPU: streams that share one wait for each other, and those of
-// copy engines wait for other ranks. CUDA has eight otherwise, 32 at most.
-constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
-// NCCL's own connections go over the interface that was chosen here.
-constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
-constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
@@ -142,8 +138,14 @@ class Agent {
     agent->set_machine_description(devices.description);
     agent->set_memory_bytes(devices.memory_bytes);
     agent->set_sees_checkpoints(host_job_->sees_checkpoints);
-    agent->set_data_ready(data_facts_.has_value());
-    if (data_facts_.has_value()) *agent->mutable_data() = *data_facts_;
+    if (files_ != nullptr) agent->set_file_port(files_->port());
+    agent->set_data_ready(data_ready_.has_value());
+    if (data_ready_.has_value()) {
+      *agent->mutable_data() = data_ready_->data();
+      if (data_ready_->has_offer()) {
+        *agent->mutable_offer() = data_ready_->offer();
+      }
+    }
     if (stop_.has_value()) *agent->mutable_stop() = *stop_;
     for (const auto& [worker_idx, worker] : workers_) {
       protocol::LiveWorker* live = agent->add_workers();
@@ -210,50 +212,17 @@ class Agent {
       kill(found->second.pid, SIGKILL);
       waitpid(found->second.pid, nullptr, 0);
     }
-    const std::string threads =
-        absl::StrCat(host_job_->devices.threads_per_device);
-    const JobSpec& job = host_job_->job;
-    ASSIGN_OR_RETURN(
-        const HostAddress address,
-        ChooseAddress(job.network, host_job_->addresses, order.host_address()));
-    ChildOptions child = {
-        .arguments = {"worker", "--coordinator", client_->address(), "--worker",
-                      absl::StrCat(worker_idx), "--incarnation",
-                      absl::StrCat(order.incarnation()), "--host-address",
-                      address.address, "--device",
-                      absl::StrCat(DeviceOf(worker_idx)), "--threads", threads,
-                      "--heartbeat-ms",
-                      absl::StrCat(job.fault.heartbeat_interval_ms), "--run",
-                      host_job_->run},
-        // More workers than cores are common on a CPU: waiting threads must
-        // sleep, not spin.
-        .environment = {{kSecretVariable, options_.secret},
-                        {"OMP_NUM_THREADS", threads},
-                        {"OMP_WAIT_POLICY", "passive"}},
-        .log_path = WorkerLog(worker_idx)};
-    if (job.resources.transport != "nccl" &&
-        std::getenv(kConnectionsVariable) == nullptr) {
-      child.environment.emplace_back(kConnectionsVariable, "32");
-    }
-    if (!address.is_loopback && std::getenv(kNcclInterface) == nullptr) {
-      child.environment.emplace_back(kNcclInterface,
-                                     absl::StrCat("=", address.interface));
-      if (std::getenv(kNcclFamily) == nullptr) {
-        child.environment.emplace_back(
-            kNcclFamily, address.is_ipv6 ? "AF_INET6" : "AF_INET");
-      }
-    }
-    for (std::string& prefix :
-         PrefixesToArguments(PrefixesBySource(prepared_->training))) {
-      child.arguments.push_back("--data-prefix");
-      child.arguments.push_back(std::move(prefix));
-    }
-    for (const EvaluationSet& set : prepared_->evaluation) {
-      for (const std::string& prefix : set.prefixes) {
-        child.arguments.push_back("--evaluation-prefix");
-        child.arguments.push_back(absl::StrCat(set.name, "=", prefix));
-      }
-    }
+    ASSIGN_OR_RETURN(const HostAddress address,
+                     ChooseAddress(host_job_->job.network, host_job_->addresses,
+                                   order.host_address()));
+    const ChildOptions child =
+        OptionsOf({.coordinator_address = client_->address(),
+                   .secret = options_.secret,
+                   .order = order,
+                   .address = address,
+                   .device_idx = DeviceOf(worker_idx),
+                   .log_path = WorkerLog(worker_idx)},
+                  *host_job_, *prepared_);
     pid_t pid = 0;
     ASSIGN_OR_RETURN(pid, StartChild(child));
     {
@@ -406,6 +375,9 @@ class Agent {
       case protocol::FromCoordinator::kWelcome:
         OnWelcome(message.welcome());
         break;
+      case protocol::FromCoordinator::kFetchData:
+        OnFetchData(message.fetch_data());
+        break;
       case protocol::FromCoordinator::kStartWorker:
         return StartWorker(message.start_worker());
       case protocol::FromCoordinator::kKillWorker: {
@@ -464,34 +436,74 @@ class Agent {
       Log(absl::StrCat("this host does not see ", welcome.run_directory(),
                        " of agent 0's host and keeps its logs here"));
     }
+    if (const absl::Status serving = ServeFiles(); !serving.ok()) {
+      SendFailure(serving);
+      return;
+    }
     protocol::ToCoordinator message;
     *message.mutable_hello() = MakeHello();
     client_->Send(std::move(message));
+    const DataSpec& data = host_job_->job.data;
+    if (!data.is_on(agent_idx_, options_.host)) return;  // OnFetchData().
     data_.emplace(host_job_->job,
                   DataPreparationOptions{
                       .num_threads = host_job_->devices.num_devices *
                                      host_job_->devices.threads_per_device,
                       .show_progress = is_first_,
-                      .counts_documents = is_first_});
+                      .counts_documents = is_first_ || !data.from.empty(),
+                      .offers = files_ != nullptr && !data.from.empty()});
+  }
+
+  // Other hosts, where there are some, may ask this one for files.
+  absl::Status ServeFiles() {
+    if (options_.agent_idx >= 0 && options_.num_agents == 1) {
+      return absl::OkStatus();
+    }
+    std::unique_ptr<FileServer> files;
+    ASSIGN_OR_RETURN(files, ServeFilesOf(*host_job_, options_.secret));
+    std::lock_guard<std::mutex> lock(mutex_);
+    files_ = std::move(files);
+    return absl::OkStatus();
+  }
+
+  // Another host has the data.
+  void OnFetchData(const protocol::FetchData& order) {
+    if (!host_job_.has_value() || data_.has_value()) return;  // Said twice.
+    DataFetch fetch = {.order = order,
+                       .secret = options_.secret,
+                       .cache_directory = host_job_->job.data.cache_directory};
+    Log(absl::StrCat("fetching the data from ", order.from(0).host()));
+    data_.emplace(
+        host_job_->job,
+        DataPreparationOptions{.show_progress = is_first_,
+                               .fetch = [fetch] { return FetchData(fetch); }});
   }
 
   void HandleData() {
-    absl::StatusOr<protocol::DataFacts> facts =
-        prepared_.ok()
-            ? FactsOf(*prepared_)
-            : absl::StatusOr<protocol::DataFacts>(prepared_.status());
+    absl::StatusOr<protocol::DataFacts> facts;
+    if (!prepared_.ok()) {
+      facts = prepared_.status();
+    } else if (prepared_->offer.has_value()) {
+      facts = prepared_->offer->facts();
+    } else {
+      facts = FactsOf(*prepared_);
+    }
     if (!facts.ok()) {
       SendFailure(
           absl::Status(facts.status().code(),
                        absl::StrCat("data: ", facts.status().message())));
       return;
     }
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      data_facts_ = *facts;
-    }
     protocol::ToCoordinator message;
     *message.mutable_data_ready()->mutable_data() = *facts;
+    if (prepared_->offer.has_value()) {
+      ServeData(*prepared_, files_.get());
+      *message.mutable_data_ready()->mutable_offer() = *prepared_->offer;
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      data_ready_ = message.data_ready();
+    }
     client_->SendReliably(std::move(message));
   }
 
@@ -568,9 +580,10 @@ class Agent {
   std::mutex mutex_;
   int32_t agent_idx_;  // -1: not known yet.
   std::optional<HostJob> host_job_;
-  std::optional<protocol::DataFacts> data_facts_;
-  std::optional<protocol::StopRequest> stop_;  // Once asked for.
-  std::map<int32_t, Worker> workers_;          // By WorkerIdx; living ones.
+  std::optional<protocol::DataReady> data_ready_;  // Once it is.
+  std::unique_ptr<FileServer> files_;              // Where hosts are several.
+  std::optional<protocol::StopRequest> stop_;      // Once asked for.
+  std::map<int32_t, Worker> workers_;              // By WorkerIdx; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
 };

@@ -146,9 +146,10 @@ absl::StatusOr<std::string> CheckpointWriter::Write(
     if (is_taken) break;
     absl::SleepFor(kPollInterval);
   }
-  StoppableFiles files(files_, &abandoned_);
+  StoppableFiles files(write.files == nullptr ? files_ : write.files.get(),
+                       &abandoned_);
   return WriteCheckpointPart(files, write.directory, write.info, write.rank,
-                             write.snapshot->pieces());
+                             write.snapshot->pieces(), write.placement);
 }
 
 }  // namespace millrace

@@ -23,7 +23,9 @@
 namespace millrace {
 
 struct CheckpointWrite {
+  std::shared_ptr<FileSystem> files;  // Null: the writer's own.
   std::string directory;
+  PartPlacement placement;
   CheckpointInfo info;
   Rank rank;
   std::shared_ptr<const StateSnapshot> snapshot;

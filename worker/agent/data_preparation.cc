@@ -12,7 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/status_macros.h"
 #include "base/units.h"
+#include "worker/agent/data_offer.h"
 #include "worker/data/document_length.h"
 #include "worker/data/open_batches.h"
 
@@ -47,42 +49,53 @@ DataPreparation::DataPreparation(const JobSpec& job,
       interactive_(ProgressIsDrawn()),
       event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   CHECK(event_fd_ >= 0);
-  thread_ = std::thread([this, job] { Prepare(job); });
+  thread_ = std::thread([this, job] { Run(job); });
 }
 
-void DataPreparation::Prepare(const JobSpec& job) {
-  absl::StatusOr<PreparedData> result = PrepareData(
+absl::StatusOr<PreparedJobData> DataPreparation::Prepare(const JobSpec& job) {
+  absl::StatusOr<PreparedData> training = PrepareData(
       {.data = job.data,
        .vocab_size = job.model.vocab_size,
        .num_threads = options_.num_threads,
        .progress = [this](const PrepareProgress& step) { Show(step); }});
   if (line_open_) std::cout << std::endl;
-  if (result.ok() && options_.show_progress) Describe(job, *result);
-  const absl::StatusOr<std::vector<EvaluationSet>> evaluation =
-      result.ok() && job.evaluation.interval_steps > 0
-          ? PrepareEvaluation(job, *result, options_.num_threads)
-          : std::vector<EvaluationSet>();
-  absl::StatusOr<PreparedJobData> all = absl::UnavailableError("not yet");
-  if (!result.ok()) {
-    all = result.status();
-  } else if (!evaluation.ok()) {
-    all = evaluation.status();
-  } else {
-    all = PreparedJobData{.training = *std::move(result),
-                          .evaluation = *evaluation};
-    if (options_.counts_documents) {
-      all->document_length = DocumentLengthOf(job, all->training);
-      if (all->document_length > 0) {
-        std::cout << "data: sequences of " << job.model.sequence_length
-                  << " tokens hold documents of " << all->document_length
-                  << ", averaged over tokens (data.document_length)"
-                  << std::endl;
-      }
-    }
+  RETURN_IF_ERROR(training.status());
+  if (options_.show_progress) Describe(job, *training);
+  PreparedJobData data;
+  if (job.evaluation.interval_steps > 0) {
+    ASSIGN_OR_RETURN(data.evaluation,
+                     PrepareEvaluation(job, *training, options_.num_threads));
+  }
+  data.training = *std::move(training);
+  if (options_.counts_documents) {
+    data.document_length = DocumentLengthOf(job, data.training);
+  }
+  if (options_.counts_documents && data.document_length > 0) {
+    std::cout << "data: sequences of " << job.model.sequence_length
+              << " tokens hold documents of " << data.document_length
+              << ", averaged over tokens (data.document_length)" << std::endl;
+  }
+  if (options_.offers) {
+    ASSIGN_OR_RETURN(data.offer, OfferOf(data));
+  }
+  return data;
+}
+
+void DataPreparation::Run(const JobSpec& job) {
+  absl::StatusOr<PreparedJobData> data =
+      options_.fetch ? options_.fetch() : Prepare(job);
+  if (options_.fetch && options_.show_progress && data.ok()) {
+    std::cout
+        << absl::StreamFormat(
+               "data: %s tokens in %s documents (data.from %s)",
+               FormatCount(static_cast<double>(data->training.num_tokens)),
+               FormatCount(static_cast<double>(data->training.num_documents)),
+               job.data.from)
+        << std::endl;
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    result_ = std::move(all);
+    result_ = std::move(data);
   }
   ended_ = true;
   const uint64_t one = 1;

@@ -5,12 +5,15 @@
 #define MILLRACE_WORKER_AGENT_DATA_PREPARATION_H_
 
 #include <atomic>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/protocol/millrace.pb.h"
 #include "planner/job/job.h"
 #include "worker/data/evaluation_batches.h"
 #include "worker/data/prepare.h"
@@ -21,12 +24,17 @@ struct PreparedJobData {
   PreparedData training;
   std::vector<EvaluationSet> evaluation;
   int64_t document_length = 0;  // MeanDocumentLength(), where it is counted.
+  // Where data.from names a host: its files and facts (data_offer.h).
+  std::optional<protocol::DataOffer> offer;
 };
 
 struct DataPreparationOptions {
   int32_t num_threads = 1;
   bool show_progress = false;     // On standard output.
   bool counts_documents = false;  // Fills document_length.
+  bool offers = false;            // Fills offer.
+  // If set, the data come from here and nothing is prepared.
+  std::function<absl::StatusOr<PreparedJobData>()> fetch;
 };
 
 class DataPreparation {
@@ -44,7 +52,8 @@ class DataPreparation {
   bool ended() const { return ended_; }
 
  private:
-  void Prepare(const JobSpec& job);
+  void Run(const JobSpec& job);
+  absl::StatusOr<PreparedJobData> Prepare(const JobSpec& job);
   // Tells people what the data is.
   static void Describe(const JobSpec& job, const PreparedData& data);
   void Show(const PrepareProgress& progress);

@@ -57,7 +57,10 @@ GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
       message_(message),
       rank_{message.rank()},
       store_(client, generation) {
-  thread_ = std::thread([this] { Run(); });
+  absl::StatusOr<std::unique_ptr<CheckpointFolder>> checkpoints =
+      CheckpointFolder::Open(message, options);
+  if (checkpoints.ok()) checkpoints_ = *std::move(checkpoints);
+  thread_ = std::thread([this, status = checkpoints.status()] { Run(status); });
 }
 
 GenerationRun::~GenerationRun() {
@@ -69,6 +72,7 @@ void GenerationRun::Abort() {
   store_.Abort();
   aborted_ = true;
   writer_->Abandon();
+  if (checkpoints_ != nullptr) checkpoints_->Abort();
   std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_ != nullptr) communicators_->Abort();
   if (trainer_ != nullptr) trainer_->Abort();
@@ -86,11 +90,12 @@ protocol::ToCoordinator GenerationRun::NewMessage() const {
   return message;
 }
 
-void GenerationRun::Run() {
-  absl::Status status;
+void GenerationRun::Run(absl::Status status) {
   const absl::StatusOr<JobSpec> job = ParseJob(message_.job_yaml(), "job.yaml");
   try {
-    if (!job.ok()) {
+    if (!status.ok()) {
+      // No folder of checkpoints could be opened.
+    } else if (!job.ok()) {
       status = job.status();
     } else if (message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE) {
       status = Measure(*job);
@@ -262,7 +267,9 @@ absl::Status GenerationRun::Restore(const JobSpec& job,
   ASSIGN_OR_RETURN(state, trainer_->StateToFill());
   CheckpointInfo info;
   ASSIGN_OR_RETURN(
-      info, LoadCheckpoint(*PosixFileSystem(), message_.restore_path(), state));
+      info,
+      LoadCheckpoint(*checkpoints_->files(),
+                     checkpoints_->PathOf(message_.restore_path()), state));
   return trainer_->FinishFilling(info.step);
 }
 
@@ -316,7 +323,9 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
     return absl::OkStatus();
   }
   begun_checkpoint_ = {
-      .directory = message_.checkpoint_directory(),
+      .files = checkpoints_->files(),
+      .directory = checkpoints_->directory(),
+      .placement = checkpoints_->placement(),
       .info = {.step = step,
                .generation = generation_,
                .seed = job.training.seed,

@@ -22,6 +22,7 @@
 #include "coordinator/protocol/millrace.pb.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
+#include "worker/agent/checkpoint_folder.h"
 #include "worker/agent/checkpoint_writer.h"
 #include "worker/agent/remote_rendezvous_store.h"
 #include "worker/agent/worker_process.h"
@@ -63,7 +64,7 @@ class GenerationRun {
     double seconds = 0;
   };
 
-  void Run();
+  void Run(absl::Status status);
   absl::Status Train(const JobSpec& job);
   absl::Status Measure(const JobSpec& job);
   absl::Status MakeCommunicators();  // Those of CPU ranks.
@@ -106,6 +107,7 @@ class GenerationRun {
   const Rank rank_;
   RemoteRendezvousStore store_;
 
+  std::unique_ptr<CheckpointFolder> checkpoints_;  // While it trains.
   std::unique_ptr<EvaluationBatches> batches_;
   // State of training, used on its thread.
   int64_t first_step_ = 1;

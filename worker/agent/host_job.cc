@@ -95,6 +95,13 @@ absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
     ASSIGN_OR_RETURN(result.run_directory,
                      MakeOwnRunDirectory(result.job, welcome.run_directory()));
   }
+  result.checkpoint_directory = welcome.checkpoint_directory().empty()
+                                    ? result.run_directory + "/checkpoints"
+                                    : welcome.checkpoint_directory();
+  while (result.checkpoint_directory.size() > 1 &&
+         result.checkpoint_directory.back() == '/') {
+    result.checkpoint_directory.pop_back();
+  }
   return result;
 }
 

@@ -23,6 +23,8 @@ struct HostJob {
   std::string run;
   // The same where this host sees it, else one of the host's own.
   std::string run_directory;
+  // Where this host's part of checkpoints goes, without "/" at the end.
+  std::string checkpoint_directory;
   std::vector<HostAddress> addresses;  // This host's.
   bool sees_run_directory = false;
   bool sees_checkpoints = false;

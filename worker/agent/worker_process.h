@@ -17,7 +17,8 @@ namespace millrace {
 struct WorkerOptions {
   std::string coordinator_address;
   std::string secret;
-  std::string run;  // The run directory, on agent 0's host.
+  std::string run;                   // The run directory, on agent 0's host.
+  std::string checkpoint_directory;  // On this host.
   WorkerIdx worker{};
   int32_t incarnation = 1;
   std::string host_address;  // Where peers reach this machine.

@@ -415,11 +415,12 @@ void CheckShared(const ExaminationResult& result, FindingList* findings) {
       // What agent 0's host cannot write fails by itself.
       if (!FirstHostSees(result, folder.purpose)) continue;
       findings->Add(
-          Severity::kFailure, host,
+          Severity::kWarning, host,
           absl::StrCat("does not see the ", folder.purpose, " ", folder.path,
                        " of ", result.hosts[0].host,
-                       "; set checkpoint.directory to a folder that all hosts "
-                       "share, or train without checkpoints"));
+                       "; it would keep its part of checkpoints on its own "
+                       "disk, and a copy of the host's before it "
+                       "(docs/checkpoint.md)"));
     }
   }
 }

@@ -156,7 +156,12 @@ void LookAtJob(JobSpec job, const HostShare& share,
       FindAgentDevices(job.resources, share, &facts->warnings);
   fail_by(devices.status());
   facts->devices = devices.ok() ? devices->num_devices : 0;
-  fail_by(LookAtData(job.data, facts));
+  if (job.data.from.empty()) {
+    fail_by(LookAtData(job.data, facts));
+  } else if (job.data.from == facts->host) {
+    HostFacts apart;  // Not to be compared: other hosts have none.
+    fail_by(LookAtData(job.data, &apart));
+  }
   fail_by(CheckStartingWeights(job));
 }
 

@@ -394,6 +394,7 @@ TEST(JobFileTest, RoundTrips) {
       job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
     }
     job.data.cache_directory = text();
+    if (!job.data.synthetic) job.data.from = text();
     job.training.num_steps = static_cast<int64_t>(100 + below(1000));
     job.training.global_batch = static_cast<int64_t>(1 + below(1000));
     job.training.seed = below(uint64_t{1} << 50);

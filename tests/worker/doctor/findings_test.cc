@@ -132,8 +132,9 @@ TEST(FindingsTest, FoldersFailWhereTheyCannotBeWrittenOrAreFull) {
   EXPECT_EQ(OnlyFinding(result).severity, Severity::kFailure);
 }
 
-// Goal: a folder that is not shared fails only a job that needs it.
-TEST(FindingsTest, CheckpointsNeedASharedFolder) {
+// Goal: a folder that is not shared is told of to a job that would use it, and
+// fails none.
+TEST(FindingsTest, TellsOfCheckpointsOnOwnDisks) {
   ExaminationResult result = HealthyHosts(2);
   for (HostFacts& host : result.hosts) {
     host.folders = {{.purpose = kCheckpointFolder,
@@ -147,6 +148,7 @@ TEST(FindingsTest, CheckpointsNeedASharedFolder) {
   result.needs.shared_checkpoints = true;
   const Finding blind = OnlyFinding(result);
   EXPECT_EQ(blind.host, "node2");
+  EXPECT_EQ(blind.severity, Severity::kWarning);
   EXPECT_TRUE(absl::StrContains(blind.text, "/ckpt of node1"));
 }
 

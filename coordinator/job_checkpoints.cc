@@ -1,0 +1,96 @@
+// Where a job's checkpoints lie: in a folder that all hosts see, or spread over
+// the hosts' own disks. Part of JobRunner (job_runner.h).
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job_runner.h"
+#include "coordinator/resume.h"
+
+namespace millrace {
+
+std::string JobRunner::CheckpointDirectory() const {
+  return job_.checkpoint.directory.empty()
+             ? options_.run_directory + "/checkpoints"
+             : job_.checkpoint.directory;
+}
+
+bool JobRunner::NeedsCheckpoints() const {
+  return !options_.profile_only && UsesCheckpoints(job_);
+}
+
+bool JobRunner::AllSeeCheckpoints() const {
+  if (options_.num_agents == 1) return true;
+  for (const auto& [agent_idx, agent] : agents_) {
+    if (state_->TakesPart(agent_idx) && !agent.sees_checkpoints()) return false;
+  }
+  return true;
+}
+
+bool JobRunner::CanCheckpoint() const {
+  return AllSeeCheckpoints() || !checkpoint_folders_.hosts.empty();
+}
+
+protocol::FileHost JobRunner::FileHostOf(int32_t agent_idx) const {
+  protocol::FileHost host;
+  host.set_host(agents_.at(agent_idx).host());
+  host.set_address(AddressOfHost(agent_idx));
+  host.set_port(agents_.at(agent_idx).file_port());
+  return host;
+}
+
+absl::Status JobRunner::FindCheckpoints() {
+  checkpoint_folders_ = {};
+  if (AllSeeCheckpoints()) return absl::OkStatus();
+  FolderSearch search = {.directory = CheckpointDirectory(),
+                         .secret = options_.secret,
+                         .probe = probe_};
+  for (const auto& [agent_idx, agent] : agents_) {
+    if (!state_->TakesPart(agent_idx)) continue;
+    search.candidates.push_back(
+        {.agent_idx = agent_idx,
+         .host = FileHostOf(agent_idx),
+         .sees_folder_of_first = agent.sees_checkpoints()});
+  }
+  absl::StatusOr<CheckpointFolders> found = FindCheckpointFolders(search);
+  if (found.ok()) {
+    checkpoint_folders_ = *std::move(found);
+    return absl::OkStatus();
+  }
+  return absl::Status(
+      found.status().code(),
+      absl::StrCat(
+          "the hosts share no folder for checkpoints, and not all of "
+          "them can keep their part in ",
+          CheckpointDirectory(), ": ", found.status().message(),
+          "; set checkpoint.directory to a folder that every host can "
+          "write, or train without checkpoints by checkpoint: "
+          "{at_end: false, interval_steps: 0, resume: none}: a failure "
+          "then starts again from the first step"));
+}
+
+FileSystem& JobRunner::CheckpointFiles() const {
+  return checkpoint_folders_.files == nullptr ? *PosixFileSystem()
+                                              : *checkpoint_folders_.files;
+}
+
+void JobRunner::AddCheckpointFolders(protocol::StartGeneration* start) {
+  // Without them a job that needs none trains all the same.
+  const absl::Status found = FindCheckpoints();
+  if (!found.ok()) {
+    output_->Event({.event = "checkpoint_failed",
+                    .generation = ToInt(state_->generation()),
+                    .detail = std::string(found.message())});
+    if (NeedsCheckpoints()) progress_->Line(std::string(found.message()));
+    return;
+  }
+  start->set_checkpoint_directory(CheckpointDirectory());
+  if (checkpoint_folders_.hosts.size() < 2) return;
+  for (const protocol::FileHost& host : checkpoint_folders_.hosts) {
+    *start->add_checkpoint_hosts() = host;
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,76 @@
+#include "worker/agent/checkpoint_folder.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "fault/manifest.h"
+#include "fault/spread_files.h"
+
+namespace millrace {
+namespace {
+
+// A host that is restarting its agent, or a network that stumbles.
+constexpr absl::Duration kReadAgainFor = absl::Seconds(5);
+
+// Lives as long as the process; owns nothing.
+std::shared_ptr<FileSystem> OwnDisk() {
+  return {std::shared_ptr<void>(), PosixFileSystem()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(
+    const protocol::StartGeneration& generation, const WorkerOptions& options) {
+  std::unique_ptr<CheckpointFolder> folder(new CheckpointFolder);
+  folder->directory_ = generation.checkpoint_directory();
+  folder->files_ = OwnDisk();
+  const int num_hosts = generation.checkpoint_hosts_size();
+  if (num_hosts == 0) return folder;
+  folder->of_coordinator_ = generation.checkpoint_directory();
+  folder->directory_ = options.checkpoint_directory;
+  const int own = generation.checkpoint_host();
+  const int partner = (own + 1) % num_hosts;
+  std::vector<std::shared_ptr<FileSystem>> mirrors;
+  std::vector<std::shared_ptr<FileSystem>> sources;
+  for (int i = 0; i < num_hosts; ++i) {
+    if (i == own) continue;
+    const protocol::FileHost& host = generation.checkpoint_hosts(i);
+    ASSIGN_OR_RETURN(std::shared_ptr<RemoteFiles> files,
+                     RemoteFiles::Create({.host = host.host(),
+                                          .address = host.address(),
+                                          .port = host.port(),
+                                          .secret = options.secret,
+                                          .directory = folder->directory_,
+                                          .name = kServedCheckpoints,
+                                          .retry = kReadAgainFor}));
+    folder->remote_.push_back(files);
+    (i == partner ? mirrors : sources).push_back(std::move(files));
+  }
+  folder->files_ =
+      std::make_shared<SpreadFiles>(PosixFileSystem(), mirrors, sources);
+  // Unlike generations, runs begin anew: a host that missed some may still hold
+  // a part of the same rank, step and generation.
+  folder->placement_ = {
+      .run = absl::StrFormat(
+          "%08x",
+          static_cast<uint32_t>(Checksum(
+              options.run.data(), static_cast<int64_t>(options.run.size())))),
+      .hosts = {generation.checkpoint_hosts(own).host(),
+                generation.checkpoint_hosts(partner).host()}};
+  return folder;
+}
+
+std::string CheckpointFolder::PathOf(const std::string& path) const {
+  if (of_coordinator_.empty() || !absl::StartsWith(path, of_coordinator_)) {
+    return path;
+  }
+  return directory_ + path.substr(of_coordinator_.size());
+}
+
+void CheckpointFolder::Abort() {
+  for (const auto& files : remote_) files->Abort();
+}
+
+}  // namespace millrace

@@ -1,0 +1,38 @@
+// How an agent starts the process of one of its workers, and the server by
+// which other hosts reach this one's files.
+
+#ifndef MILLRACE_WORKER_AGENT_WORKER_CHILD_H_
+#define MILLRACE_WORKER_AGENT_WORKER_CHILD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/files/file_server.h"
+#include "coordinator/protocol/millrace.pb.h"
+#include "worker/agent/child_process.h"
+#include "worker/agent/data_preparation.h"
+#include "worker/agent/host_job.h"
+#include "worker/agent/network.h"
+
+namespace millrace {
+
+struct WorkerChild {
+  std::string coordinator_address;
+  std::string secret;
+  protocol::StartWorker order;
+  HostAddress address;  // Where it listens.
+  int32_t device_idx = 0;
+  std::string log_path;
+};
+ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
+                       const PreparedJobData& data);
+
+// Listens at the host's usable addresses, and serves its folder of checkpoints.
+absl::StatusOr<std::unique_ptr<FileServer>> ServeFilesOf(
+    const HostJob& host_job, const std::string& secret);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_WORKER_CHILD_H_
