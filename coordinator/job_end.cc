@@ -87,17 +87,19 @@ void JobRunner::End(const EndJob& action) {
                   .generation = ToInt(state_->generation()),
                   .step = action.steps,
                   .detail = action.reason});
-  MustSucceed(output_->WriteTime());
-  MustSucceed(output_->WriteResult(
-      {.status = StatusWord(action.verdict),
-       .reason = action.reason,
-       .steps = std::max<int64_t>(action.steps, 0),
-       .final_loss = complete ? final_loss_ : output_->last_loss(),
-       .device_bytes = device_bytes_,
-       .parameter_hash = complete ? absl::StrFormat("%016x", hash) : ""}));
+  ShouldSucceed(output_->WriteTime());
+  const ResultRecord result = {
+      .status = StatusWord(action.verdict),
+      .reason = action.reason,
+      .steps = std::max<int64_t>(action.steps, 0),
+      .final_loss = complete ? final_loss_ : output_->last_loss(),
+      .device_bytes = device_bytes_,
+      .parameter_hash = complete ? absl::StrFormat("%016x", hash) : ""};
+  MustSucceed([&] { return output_->WriteResult(result); });
   const int exit_code = ExitCode(action.verdict);
   last_message_ = all_well ? "" : action.reason;
-  MustSucceed(log_->Ended(exit_code, last_message_));
+  MustSucceed([&] { return log_->Ended(exit_code, last_message_); });
+  output_->FreeReserve();  // Needed no more.
   PrintSummary(action);
   exit_code_ = exit_code;
   protocol::FromCoordinator message;

@@ -272,6 +272,15 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
         OnStepDone(*rank, message.generation(), message.step_done());
       }
       break;
+    case protocol::ToCoordinator::kHeartbeat:
+      if (rank.has_value()) OnProgress(*rank, message);
+      break;
+    case protocol::ToCoordinator::kStateHash:
+      if (rank.has_value()) OnStateHash(*rank, message);
+      break;
+    case protocol::ToCoordinator::kBadStep:
+      if (rank.has_value()) OnBadStep(*rank, message);
+      break;
     case protocol::ToCoordinator::kCheckpointPart:
       if (rank.has_value()) {
         OnCheckpointPart(process.worker, *rank, message);
@@ -286,7 +295,7 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
       if (rank.has_value()) OnFinished(process.worker, *rank, message);
       break;
     default:
-      break;  // Heartbeat.
+      break;
   }
 }
 
@@ -334,8 +343,8 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
         loads.push_back(measured.load);
       }
       AlignBegins(&timeline);
-      MustSucceed(output_->WriteFile("timelines/measured.json",
-                                     TimelineToJson(timeline)));
+      ShouldSucceed(output_->WriteFile("timelines/measured.json",
+                                       TimelineToJson(timeline)));
       ObserveStep(generation, step.step(), timeline,
                   OthersShare(loads, Devices().ranks_per_host));
       timelines_.erase(step.step());
@@ -344,7 +353,9 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
       timelines_.erase(timelines_.begin());
     }
   }
+  WatchCompute(rank, step);
   if (rank != Rank{0}) return;
+  hang_watch_.NoteStep(step.step_time_s());
   const int64_t tokens =
       job_.training.global_batch * job_.model.sequence_length;
   const std::map<std::string, double> evaluation(
@@ -375,13 +386,6 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
     static_cast<void>(output_->WriteTime());
     time_written_ = now;
   }
-  if (!step.finite()) {
-    output_->Event({.event = "not_finite",
-                    .generation = generation,
-                    .step = step.step(),
-                    .detail = "loss or gradient is not a number; the weights "
-                              "were left as they were"});
-  }
   if (progress_.has_value()) {
     progress_->Step(
         {.step = step.step(),
@@ -395,6 +399,7 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
           step.step(), set, loss, std::exp(loss)));
     }
   }
+  WatchLoss(step.step(), step.loss());
 }
 
 void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,

@@ -40,6 +40,11 @@ DeviceFacts JobRunner::Devices(bool all_ready) const {
 }
 
 void JobRunner::Do(const MakePlan&) {
+  if (const absl::Status locked = LockCheckpoints(); !locked.ok()) {
+    Handle(
+        PlanRefused{absl::StrCat("checkpoint.directory: ", locked.message())});
+    return;
+  }
   if (planning_.joinable()) planning_.join();
   KeepProbesWhileNeeded();
   absl::Status hosts =
@@ -177,12 +182,13 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .step_time_s = plan.prediction.step_time_s,
            .memory_bytes = plan.prediction.memory_bytes(),
            .program_hashes = plan.program_hashes,
+           .compute_s = ComputeSecondsByStage(plan),
            .ranks_per_host = Devices().ranks_per_host,
            .resume_path = again ? plan_->resume_path : outcome.resume.path,
            .members = members,
            .devices_by_agent = state_->DevicesByAgent()};
   profile_ = outcome.profile;
-  MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
+  MustSucceed([&] { return log_->PlanChosen(PlanRecordToJson(*plan_)); });
   const std::string layout = LayoutToString(plan.layout);
   output_->Event({.event = "planned", .detail = layout});
   for (const std::string& warning : plan.warnings) {

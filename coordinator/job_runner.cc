@@ -21,6 +21,8 @@ namespace {
 
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
+// Between ticks: what was sent meanwhile may not have been handled.
+constexpr absl::Duration kOwnStall = absl::Seconds(1);
 
 }  // namespace
 
@@ -32,7 +34,9 @@ JobRunner::JobRunner(const CoordinatorOptions& options, JobSpec job,
       job_yaml_(JobToYaml(job_)),
       probe_(std::move(probe)),
       log_(std::move(log)),
-      output_(std::move(output)) {}
+      output_(std::move(output)),
+      hang_watch_(absl::Milliseconds(job_.fault.hang_timeout_ms)),
+      last_tick_(MonotonicNow()) {}
 
 absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
     const CoordinatorOptions& options) {
@@ -106,6 +110,10 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   if (logged.plan_json.empty()) {
     runner->WriteProbes();
   } else {
+    if (const absl::Status locked = runner->LockCheckpoints(); !locked.ok()) {
+      runner->progress_->Line(
+          absl::StrCat("no checkpoint will be committed: ", locked.message()));
+    }
     runner->KeepProbesWhileNeeded();
   }
   JobRunner* self = runner.get();
@@ -125,12 +133,17 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                  self->OnStranger(description);
                },
            .tick_interval = kTickInterval,
-           .on_tick =
-               [self] {
-                 self->ReportMetricsWarnings();
-                 self->Handle(Tick{});
-               }}));
+           .on_tick = [self] { self->OnTick(); }}));
   return runner;
+}
+
+void JobRunner::OnTick() {
+  ReportMetricsWarnings();
+  const absl::Time now = MonotonicNow();
+  if (now - last_tick_ > kOwnStall) hang_watch_.Forgive(now);
+  last_tick_ = now;
+  CheckHang();
+  Handle(Tick{});
 }
 
 JobRunner::~JobRunner() {
@@ -195,9 +208,10 @@ void JobRunner::Do(const KillWorkerProcess& action) {
 }
 
 void JobRunner::Do(const RecordGeneration& action) {
-  MustSucceed(log_->GenerationRaised(action.generation));
+  MustSucceed([&] { return log_->GenerationRaised(action.generation); });
   rendezvous_.clear();
   rendezvous_waiters_.clear();
+  hang_watch_.Begin(0, 0, MonotonicNow());
   parts_.clear();
   timelines_.clear();
   parameter_hashes_.clear();
@@ -211,6 +225,18 @@ void JobRunner::Do(const AbortOlder& action) {
   message.set_generation(ToInt(action.generation));
   message.mutable_abort_generation();
   SendToWorkers(message);
+}
+
+absl::Status JobRunner::LockCheckpoints() {
+  if (checkpoint_lock_ != nullptr || options_.profile_only) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(
+      checkpoint_lock_,
+      CheckpointLock::Take(CheckpointDirectory(),
+                           absl::StrCat("the job of ", options_.run_directory,
+                                        " (", probe_, ")")));
+  return absl::OkStatus();
 }
 
 void JobRunner::Do(const BeginGeneration& action) {
@@ -247,6 +273,10 @@ void JobRunner::Do(const BeginGeneration& action) {
       return;
     }
     start->set_restore_path(*restore);
+    for (const int64_t step : log_->job().left_out_steps) {
+      start->add_left_out_steps(step);
+    }
+    BeginWatching();
   }
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     const WorkerIdx worker = action.members[rank];
@@ -286,11 +316,12 @@ absl::StatusOr<std::string> JobRunner::RestorePath(int64_t committed_step) {
   // Logged, so that a restarted coordinator does not go back to the damaged
   // one.
   if (committed) {
-    MustSucceed(log_->CheckpointCommitted(choice.step, choice.path));
+    MustSucceed(
+        [&] { return log_->CheckpointCommitted(choice.step, choice.path); });
     Handle(RestoredEarlier{choice.step});
   } else {
     plan_->resume_path = choice.path;
-    MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
+    MustSucceed([&] { return log_->PlanChosen(PlanRecordToJson(*plan_)); });
   }
   return choice.path;
 }
@@ -324,9 +355,13 @@ void JobRunner::Do(const CommitStep& action) {
       .layout = plan_->layout,
       .job_yaml = job_yaml_};
   FileSystem& files = CheckpointFiles();
-  absl::Status status =
-      CommitCheckpoint(files, CheckpointDirectory(), info, entries,
-                       CheckpointsToKeep(action.step));
+  absl::Status status = checkpoint_lock_ == nullptr
+                            ? absl::AbortedError("another job uses the folder")
+                            : checkpoint_lock_->CheckHeld();
+  if (status.ok()) {
+    status = CommitCheckpoint(files, CheckpointDirectory(), info, entries,
+                              CheckpointsToKeep(action.step));
+  }
   std::string path;
   if (status.ok()) {
     absl::StatusOr<std::vector<CheckpointEntry>> listed =
@@ -346,7 +381,7 @@ void JobRunner::Do(const CommitStep& action) {
     Handle(CommitFailed{action.step, std::string(status.message())});
     return;
   }
-  MustSucceed(log_->CheckpointCommitted(action.step, path));
+  MustSucceed([&] { return log_->CheckpointCommitted(action.step, path); });
   verify_before_restore_ = false;
   double waited_s = 0, written_s = 0;
   for (const auto& [rank, part] : parts_[action.step]) {
@@ -367,6 +402,8 @@ void JobRunner::Do(const Report& action) {
   const std::optional<Rank> rank =
       action.worker.has_value() ? state_->RankOf(*action.worker) : std::nullopt;
   if (action.event == "training") {
+    // After a restart of this process nothing began the generation.
+    if (watched_ != state_->generation()) BeginWatching();
     const double now_s = output_->SecondsSinceStart();
     if (!began_training_) {
       output_->AddStartup(now_s);
@@ -381,7 +418,7 @@ void JobRunner::Do(const Report& action) {
     }
     began_training_ = true;
     recovery_began_s_.reset();
-    MustSucceed(output_->WriteTime());
+    ShouldSucceed(output_->WriteTime());
   } else if (action.event == "worker_died") {
     progress_->Line(
         absl::StrCat(state_->NameOf(*action.worker), " died: ", detail));
@@ -406,7 +443,7 @@ void JobRunner::Do(const Report& action) {
                                  "; once more stops at once"));
   } else if (action.event == "checkpoint_committed") {
     detail = commit_detail_;
-    MustSucceed(output_->WriteTime());
+    ShouldSucceed(output_->WriteTime());
   }
   output_->Event(
       {.event = action.event,
@@ -427,19 +464,46 @@ void JobRunner::OnStranger(const std::string& description) {
 }
 
 void JobRunner::ReportMetricsWarnings() {
+  if (const absl::Status lost = output_->TakeLoss(); !lost.ok()) {
+    Alarm(lost, "training goes on");
+  }
   for (const std::string& warning : output_->TakeMetricsWarnings()) {
     progress_->Line(warning);
     output_->Event({.event = "metrics_failed", .detail = warning});
   }
 }
 
-void JobRunner::MustSucceed(const absl::Status& status) {
+void JobRunner::MustSucceed(absl::FunctionRef<absl::Status()> write) {
+  absl::Status status = write();
   if (status.ok()) return;
+  if (output_->FreeReserve()) {
+    Alarm(status, "the space that was kept for this is used now");
+    status = write();
+    if (status.ok()) return;
+  }
   std::cerr << "coordinator: " << status.message()
             << "; free space or mend the run directory, then start the job "
-               "again: it resumes from its last checkpoint"
+               "again"
             << std::endl;
+  static_cast<void>(output_->WriteResult(
+      {.status = "failed",
+       .reason = absl::StrCat("the run directory cannot be written: ",
+                              status.message()),
+       .steps = std::max<int64_t>(state_->committed_step(), 0)}));
   std::exit(1);
+}
+
+void JobRunner::ShouldSucceed(const absl::Status& status) {
+  if (!status.ok()) Alarm(status, "training goes on");
+}
+
+void JobRunner::Alarm(const absl::Status& status, absl::string_view what) {
+  if (std::exchange(alarmed_, true)) return;
+  const std::string line = absl::StrCat(
+      "the run directory cannot be written: ", status.message(), "; ", what,
+      ", but records are lost until there is space again");
+  progress_->Line(line);
+  output_->Event({.event = "records_lost", .detail = line});
 }
 
 }  // namespace millrace

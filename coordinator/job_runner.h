@@ -2,9 +2,9 @@
 // actions become messages, files and log records (job_runner.cc, of planning
 // job_planning.cc, of the end job_end.cc). What several hosts share and must
 // agree on is in job_hosts.cc, where their checkpoints lie in
-// job_checkpoints.cc, answers to who looks at the job in
-// job_visitors.cc. All on the server's thread but for
-// the slow part of planning.
+// job_checkpoints.cc, answers to who looks at the job in job_visitors.cc,
+// watching ranks that train in job_watching.cc. All on the server's thread but
+// for the slow part of planning.
 
 #ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
 #define MILLRACE_COORDINATOR_JOB_RUNNER_H_
@@ -19,10 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/checkpoint_folders.h"
+#include "coordinator/checkpoint_lock.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
@@ -36,6 +38,11 @@
 #include "coordinator/server.h"
 #include "coordinator/watch/run_follower.h"
 #include "coordinator/write_ahead_log.h"
+#include "fault/bad_steps.h"
+#include "fault/hang_watch.h"
+#include "fault/loss_watch.h"
+#include "fault/slow_cause.h"
+#include "fault/slow_rank.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
 
@@ -102,6 +109,16 @@ class JobRunner {
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
   void OnStepDone(Rank rank, int64_t generation,
                   const protocol::StepDone& step);
+  // What ranks say of themselves while they train, watched for hangs, slow
+  // ranks and wrong numbers; job_watching.cc.
+  void BeginWatching();
+  void OnProgress(Rank rank, const protocol::ToCoordinator& message);
+  void CheckHang();
+  void OnStateHash(Rank rank, const protocol::ToCoordinator& message);
+  void OnBadStep(Rank rank, const protocol::ToCoordinator& message);
+  void WatchCompute(Rank rank, const protocol::StepDone& step);
+  void WatchLoss(int64_t step, double loss);
+  std::string NameOf(Rank rank) const;
   // Who takes no part; job_visitors.cc.
   void OnVisitorMessage(SessionId session,
                         const protocol::ToCoordinator& message);
@@ -130,6 +147,7 @@ class JobRunner {
   void Do(const TellWorkersToStop&);
   void Do(const Report& action);
   void Do(const EndJob& action);
+  void OnTick();
 
   // The slow part of planning, on a thread of its own, and what follows.
   struct PlanOutcome {
@@ -205,8 +223,15 @@ class JobRunner {
   void SendOffer(int32_t agent_idx);
   // Why no agent of the job can have the data; empty if one can, or may come.
   std::string SourceRefusal() const;
-  // A disk that does not take what must be durable ends the coordinator.
-  void MustSucceed(const absl::Status& status);
+  // Before anything is read or written there. FailedPrecondition if another job
+  // has the folder.
+  absl::Status LockCheckpoints();
+  // A disk that does not take what must be durable ends the coordinator, unless
+  // the reserve suffices.
+  void MustSucceed(absl::FunctionRef<absl::Status()> write);
+  // One that does not take other records is said once.
+  void ShouldSucceed(const absl::Status& status);
+  void Alarm(const absl::Status& status, absl::string_view what);
 
   const CoordinatorOptions options_;
   const JobSpec job_;
@@ -214,6 +239,8 @@ class JobRunner {
   const std::string probe_;  // Names and content of the probes' files.
   std::unique_ptr<WriteAheadLog> log_;
   std::unique_ptr<RunOutput> output_;
+  std::unique_ptr<CheckpointLock> checkpoint_lock_;
+  bool alarmed_ = false;  // That records are lost.
   std::optional<JobState> state_;
   std::unique_ptr<Server> server_;
   std::thread planning_;
@@ -255,6 +282,16 @@ class JobRunner {
   std::map<int64_t, std::map<Rank, MeasuredRank>> timelines_;
   std::map<Rank, uint64_t> parameter_hashes_;
 
+  Generation watched_{};  // The fields below are for this one.
+  HangWatch hang_watch_;
+  SlowRankWatch slow_ranks_;
+  BadSteps bad_steps_;
+  LossWatch losses_;
+  std::map<int64_t, std::map<Rank, uint64_t>> state_hashes_;  // By step.
+  std::map<Rank, std::deque<HostSign>> hosts_;  // The newest is last.
+
+  absl::Time last_tick_;
+  std::set<WorkerIdx> replaced_;          // For being slow; once each.
   std::optional<StepObserver> observer_;  // Since the first measured step.
   std::optional<Layout> observed_layout_;
 

@@ -76,7 +76,7 @@ void JobState::On(const AgentJoined& event) {
   agent.joined = true;
   agent.data_ready = event.data_ready;
   agent.num_devices = event.num_devices;
-  agent.heard = now_;
+  HearAgent(event.agent_idx);
   agent.disconnected = absl::InfiniteFuture();
   if (!agent.takes_part) {
     if (first_time) {
@@ -134,7 +134,7 @@ void JobState::OnReturn(const AgentJoined& event) {
 void JobState::On(const AgentDataReady& event) {
   if (event.agent_idx < 0 || event.agent_idx >= options_.num_agents) return;
   agents_[event.agent_idx].data_ready = true;
-  agents_[event.agent_idx].heard = now_;
+  HearAgent(event.agent_idx);
   if (!agents_[event.agent_idx].takes_part) ConsiderGrowth();
   if ((phase_ == Phase::kWaitingForAgents || phase_ == Phase::kRejoining) &&
       AllAgentsReady()) {
@@ -144,7 +144,7 @@ void JobState::On(const AgentDataReady& event) {
 
 void JobState::On(const AgentHeard& event) {
   if (event.agent_idx < 0 || event.agent_idx >= options_.num_agents) return;
-  agents_[event.agent_idx].heard = now_;
+  HearAgent(event.agent_idx);
 }
 
 void JobState::On(const AgentDisconnected& event) {

@@ -107,6 +107,37 @@ struct WorkerFailed {
   Generation generation;
   absl::Status status;
 };
+// The generation stands still though all are heard of (fault/hang_watch.h).
+struct RanksHang {
+  Generation generation;
+  // Whom the others wait for, and for each what it is at; may be empty.
+  std::vector<WorkerIdx> culprits;
+  std::vector<std::string> reasons;
+  std::string explanation;
+};
+// Replicas of the state are not equal after a step (fault/replica_check.h).
+struct ReplicasDiffer {
+  Generation generation;
+  int64_t step;
+  std::vector<WorkerIdx> suspects;
+  bool outvoted;  // The suspects differ from a majority, and are replaced.
+  std::string explanation;
+};
+// The steps since the last checkpoint are to be trained again.
+struct RollBack {
+  Generation generation;
+  std::string cause;
+};
+// The process is to give its place to another one.
+struct ReplaceWorker {
+  WorkerIdx worker;
+  std::string reason;
+};
+// Nothing is gained by going on.
+struct TrainingHopeless {
+  Generation generation;
+  std::string reason;
+};
 struct PartWritten {
   WorkerIdx worker;
   Generation generation;
@@ -142,13 +173,13 @@ struct StopRequested {
 };
 struct Tick {};
 
-using JobEvent =
-    std::variant<AgentJoined, AgentDataReady, AgentHeard, AgentDisconnected,
-                 AgentGaveUp, PlanMade, PlanNeedsProfile, PlanRefused,
-                 ProfileMade, GrowthWeighed, WorkerJoined, WorkerHeard,
-                 WorkerCleared, WorkerDead, WorkerRunning, WorkerFailed,
-                 PartWritten, StepCommitted, CommitFailed, RestoredEarlier,
-                 NothingToRestore, WorkerDone, StopRequested, Tick>;
+using JobEvent = std::variant<
+    AgentJoined, AgentDataReady, AgentHeard, AgentDisconnected, AgentGaveUp,
+    PlanMade, PlanNeedsProfile, PlanRefused, ProfileMade, GrowthWeighed,
+    WorkerJoined, WorkerHeard, WorkerCleared, WorkerDead, WorkerRunning,
+    WorkerFailed, RanksHang, ReplicasDiffer, RollBack, ReplaceWorker,
+    TrainingHopeless, PartWritten, StepCommitted, CommitFailed, RestoredEarlier,
+    NothingToRestore, WorkerDone, StopRequested, Tick>;
 
 // Actions. --------------------------------------------------------------------
 
@@ -231,7 +262,10 @@ using JobAction = std::variant<MakePlan, WeighGrowth, LeaveOut,
 struct JobStateOptions {
   int32_t num_agents;
   bool profile_only = false;  // End once a profile is made.
-  absl::Duration heartbeat_timeout = absl::Seconds(10);
+  absl::Duration heartbeat_timeout = absl::Seconds(2);
+  // The same for a worker that has not begun to train: it may lock memory and
+  // load libraries for long.
+  absl::Duration starting_timeout = absl::Seconds(10);
   // How long workers may take to report cleared after AbortOlder.
   absl::Duration clear_timeout = absl::Seconds(20);
   // How long agents may take to join, and to come back after a lost connection
@@ -341,6 +375,11 @@ class JobState {
   void On(const WorkerDead& event);
   void On(const WorkerRunning& event);
   void On(const WorkerFailed& event);
+  void On(const RanksHang& event);
+  void On(const ReplicasDiffer& event);
+  void On(const RollBack& event);
+  void On(const ReplaceWorker& event);
+  void On(const TrainingHopeless& event);
   void On(const PartWritten& event);
   void On(const StepCommitted& event);
   void On(const CommitFailed& event);
@@ -374,7 +413,13 @@ class JobState {
   void ReportMissingAgents();
   std::string NameOfAgent(int32_t agent_idx) const;  // "agent 1 of 4 (node2)".
   // Empty if there is none.
-  std::string ReasonToKill(const Worker& worker) const;
+  std::string ReasonToKill(WorkerIdx worker_idx, const Worker& worker) const;
+  // Whether the worker's agent can be told to kill it, and is itself heard of:
+  // a host whose network is cut is no matter of its workers.
+  bool CanTellAgentOf(WorkerIdx worker_idx) const;
+  // Orders its death, unless that was done or cannot be.
+  void Kill(WorkerIdx worker_idx, const std::string& reason);
+  void HearAgent(int32_t agent_idx);
   void ForgiveOwnStall();
   // Reports that the generation failed, by what that worker did or met: `cause`
   // follows its name. Then as Restart().

@@ -13,6 +13,14 @@ namespace {
 
 // How often people hear who is missing.
 constexpr absl::Duration kMissingReportInterval = absl::Seconds(10);
+// Three heartbeats of an agent.
+constexpr absl::Duration kLeastAgentGap = absl::Milliseconds(600);
+
+// An agent that is silent for longer may be cut off. Well below the time after
+// which a worker is killed, so that a cut is known for one by then.
+absl::Duration LongestAgentGap(const JobStateOptions& options) {
+  return std::max(kLeastAgentGap, options.heartbeat_timeout / 2);
+}
 
 }  // namespace
 
@@ -171,6 +179,65 @@ void JobState::On(const WorkerFailed& event) {
   }
 }
 
+void JobState::On(const RanksHang& event) {
+  if (event.generation != generation_ || phase_ != Phase::kTraining) return;
+  if (event.culprits.empty()) {
+    actions_.emplace_back(Report{.event = "generation_failed",
+                                 .detail = event.explanation,
+                                 .generation = ToInt(generation_)});
+    Restart(event.explanation);
+    return;
+  }
+  for (size_t i = 0; i < event.culprits.size(); ++i) {
+    Kill(event.culprits[i], absl::StrCat("hangs: ", event.reasons[i]));
+  }
+}
+
+void JobState::Kill(WorkerIdx worker_idx, const std::string& reason) {
+  Worker& worker = workers_[worker_idx];
+  if (!worker.ordered || worker.killed || !CanTellAgentOf(worker_idx)) return;
+  worker.killed = true;
+  actions_.emplace_back(KillWorkerProcess{
+      AgentOf(worker_idx), {worker_idx, worker.incarnation}, reason});
+}
+
+void JobState::On(const ReplaceWorker& event) {
+  if (phase_ == Phase::kTraining && IsActive(event.worker)) {
+    Kill(event.worker, event.reason);
+  }
+}
+
+void JobState::On(const ReplicasDiffer& event) {
+  if (event.generation != generation_ || phase_ != Phase::kTraining) return;
+  actions_.emplace_back(
+      Report{.event = "replicas_differ",
+             .step = event.step,
+             .worker = event.suspects.empty()
+                           ? std::nullopt
+                           : std::optional<WorkerIdx>(event.suspects[0]),
+             .detail = event.explanation});
+  if (!MayRestart(event.explanation)) return;
+  for (const WorkerIdx worker : event.suspects) {
+    if (event.outvoted)
+      Kill(worker, "its parameters differ from its replicas'");
+  }
+  // At once, so that nothing of this state is committed.
+  RaiseGeneration();
+}
+
+void JobState::On(const RollBack& event) {
+  if (event.generation != generation_ || phase_ != Phase::kTraining) return;
+  actions_.emplace_back(Report{.event = "generation_failed",
+                               .detail = event.cause,
+                               .generation = ToInt(generation_)});
+  Restart(event.cause);
+}
+
+void JobState::On(const TrainingHopeless& event) {
+  if (event.generation != generation_ || phase_ != Phase::kTraining) return;
+  End(Verdict::kFailed, event.reason);
+}
+
 // Silence. --------------------------------------------------------------------
 
 void JobState::On(const Tick&) {
@@ -293,8 +360,8 @@ void JobState::CheckAgents() {
                            "; see what it says itself, and whether its host "
                            "reaches this one");
     if (!refusal_.empty()) {
-      absl::StrAppend(&reason, ". The other hosts cannot go on without it: ",
-                      refusal_);
+      absl::StrAppend(&reason,
+                      ". The other hosts cannot go on without it: ", refusal_);
     }
     End(Verdict::kFailed, reason);
     return;
@@ -306,7 +373,7 @@ void JobState::CheckSilence() {
   if (phase_ == Phase::kEnded) return;
   for (auto& [worker_idx, worker] : workers_) {
     if (!worker.ordered || worker.killed) continue;
-    std::string reason = ReasonToKill(worker);
+    std::string reason = ReasonToKill(worker_idx, worker);
     if (reason.empty()) continue;
     worker.killed = true;
     actions_.emplace_back(KillWorkerProcess{AgentOf(worker_idx),
@@ -315,10 +382,33 @@ void JobState::CheckSilence() {
   }
 }
 
-std::string JobState::ReasonToKill(const Worker& worker) const {
-  const absl::Duration limit =
-      worker.joined ? options_.heartbeat_timeout : options_.join_timeout;
-  if (now_ - worker.heard > limit) {
+bool JobState::CanTellAgentOf(WorkerIdx worker_idx) const {
+  const int32_t agent_idx = AgentOf(worker_idx);
+  return agent_idx >= 0 && agents_[agent_idx].joined &&
+         now_ - agents_[agent_idx].heard <= LongestAgentGap(options_);
+}
+
+void JobState::HearAgent(int32_t agent_idx) {
+  Agent& agent = agents_[agent_idx];
+  const bool was_silent = now_ - agent.heard > LongestAgentGap(options_);
+  agent.heard = now_;
+  if (!was_silent) return;
+  // The host or its network stood still, so its workers could not be heard.
+  for (auto& [worker_idx, worker] : workers_) {
+    if (AgentOf(worker_idx) == agent_idx) worker.heard = now_;
+  }
+}
+
+std::string JobState::ReasonToKill(WorkerIdx worker_idx,
+                                   const Worker& worker) const {
+  const bool trains =
+      phase_ == Phase::kTraining && worker.phase == WorkerPhase::kRunning;
+  const absl::Duration limit = !worker.joined ? options_.join_timeout
+                               : trains       ? options_.heartbeat_timeout
+                                        : std::max(options_.heartbeat_timeout,
+                                                   options_.starting_timeout);
+  const bool may_kill = !worker.joined || CanTellAgentOf(worker_idx);
+  if (may_kill && now_ - worker.heard > limit) {
     return absl::StrCat("silent for ", absl::FormatDuration(limit));
   }
   if (worker.joined && now_ - worker.told_to_clear > options_.clear_timeout) {

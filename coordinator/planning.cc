@@ -224,6 +224,17 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
   return plan;
 }
 
+std::vector<double> ComputeSecondsByStage(const Plan& plan) {
+  if (plan.programs == nullptr) return {};
+  std::vector<double> seconds(plan.programs->size(), 0);
+  for (const RankTimeline& rank : plan.timeline.ranks) {
+    const auto stage = static_cast<size_t>(rank.stage);
+    if (stage >= seconds.size() || seconds[stage] > 0) continue;
+    seconds[stage] = BreakDown((*plan.programs)[stage], rank).compute_s;
+  }
+  return seconds;
+}
+
 std::string PlanRecordToJson(const PlanRecord& record) {
   const Layout& layout = record.layout;
   Json listed = Json::array();
@@ -257,6 +268,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"step_time_s", record.step_time_s},
            {"memory_bytes", record.memory_bytes},
            {"program_hashes", record.program_hashes},
+           {"compute_s", record.compute_s},
            {"ranks_per_host", record.ranks_per_host},
            {"resume_path", record.resume_path},
            {"members", members},
@@ -316,6 +328,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
     record.memory_bytes = parsed.at("memory_bytes");
     record.program_hashes =
         parsed.at("program_hashes").get<std::vector<uint64_t>>();
+    record.compute_s = parsed.at("compute_s").get<std::vector<double>>();
     record.ranks_per_host = parsed.at("ranks_per_host");
     record.resume_path = parsed.at("resume_path");
     for (const Json& worker : parsed.at("members")) {

@@ -78,12 +78,16 @@ struct PlanRecord {
   double step_time_s = 0;
   int64_t memory_bytes = 0;  // On the rank that needs most.
   std::vector<uint64_t> program_hashes;
+  // Predicted seconds that a rank computes a step, by stage; empty: not known.
+  std::vector<double> compute_s;
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.
   std::vector<WorkerIdx> members;         // By rank.
   std::vector<int32_t> devices_by_agent;  // Of all agents.
   friend bool operator==(const PlanRecord&, const PlanRecord&) = default;
 };
+// PlanRecord::compute_s of a plan with a timeline.
+std::vector<double> ComputeSecondsByStage(const Plan& plan);
 std::string PlanRecordToJson(const PlanRecord& record);
 absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json);
 

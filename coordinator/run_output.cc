@@ -1,6 +1,10 @@
 #include "coordinator/run_output.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -17,26 +21,53 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kUnreportedSteps = 2;
+constexpr char kReserve[] = "/reserve";
+constexpr size_t kReserveBytes = 256 << 10;
 
 }  // namespace
 
 RunOutput::RunOutput(std::string run_directory, double started_unix_s)
     : run_directory_(std::move(run_directory)),
       started_unix_s_(started_unix_s),
-      events_(run_directory_ + "/events.jsonl", std::ios::app),
-      steps_(run_directory_ + "/metrics.jsonl", std::ios::app) {}
+      events_{.path = run_directory_ + "/events.jsonl"},
+      steps_{.path = run_directory_ + "/metrics.jsonl"} {
+  for (Lines* lines : {&events_, &steps_}) {
+    lines->stream.open(lines->path, std::ios::app);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<RunOutput>> RunOutput::Open(
     const std::string& run_directory, double started_unix_s) {
   std::unique_ptr<RunOutput> output(
       new RunOutput(run_directory, started_unix_s));
-  if (!output->events_ || !output->steps_) {
+  if (!output->events_.stream || !output->steps_.stream) {
     return absl::InternalError(
         absl::StrCat("cannot write to the run directory ", run_directory));
   }
   RETURN_IF_ERROR(output->ReadMetrics());
   RETURN_IF_ERROR(output->ReadTime());
+  output->KeepReserve();
   return output;
+}
+
+// Bytes, not a hole: the disk must really have set them aside.
+void RunOutput::KeepReserve() const {
+  std::ofstream(run_directory_ + kReserve) << std::string(kReserveBytes, '\n');
+}
+
+bool RunOutput::FreeReserve() {
+  return unlink((run_directory_ + kReserve).c_str()) == 0;
+}
+
+void RunOutput::Append(const std::string& line, Lines* lines) {
+  lines->stream << (lines->is_torn ? "\n" : "") << line << std::endl;
+  lines->is_torn = !lines->stream;
+  if (!lines->is_torn) return;
+  loss_ = absl::ResourceExhaustedError(absl::StrCat(
+      "cannot append to ", lines->path, ": ", std::strerror(errno)));
+  lines->stream.close();
+  lines->stream.clear();
+  lines->stream.open(lines->path, std::ios::app);
 }
 
 absl::Status RunOutput::ReadMetrics() {
@@ -115,7 +146,7 @@ void RunOutput::Event(const EventRecord& record) {
   if (record.rank >= 0) json["rank"] = record.rank;
   if (!record.host.empty()) json["host"] = record.host;
   if (!record.detail.empty()) json["detail"] = record.detail;
-  events_ << JsonText(json) << std::endl;
+  Append(JsonText(json), &events_);
   if (metrics_ != nullptr) metrics_->Event(record.event);
 }
 
@@ -144,7 +175,7 @@ bool RunOutput::Step(const StepRecord& record) {
                        {"accuracy", record.rewards->accuracy}};
   }
   if (!record.evaluation.empty()) json["evaluation"] = record.evaluation;
-  steps_ << JsonText(json) << std::endl;
+  Append(JsonText(json), &steps_);
   if (metrics_ != nullptr) metrics_->Step(record);
   return true;
 }

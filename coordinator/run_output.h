@@ -53,6 +53,13 @@ class RunOutput {
   // Lines for people about that.
   std::vector<std::string> TakeMetricsWarnings();
 
+  // Why records could not be written since the last call; OK if all were. Later
+  // ones are tried again.
+  absl::Status TakeLoss() { return std::exchange(loss_, absl::OkStatus()); }
+  // Gives up the space that was kept for what must be durable when the disk is
+  // full; false if there is none left.
+  bool FreeReserve();
+
   void Event(const EventRecord& record);
   // Returns false, and writes nothing, if the (generation, step) is not newer
   // than the last.
@@ -86,11 +93,20 @@ class RunOutput {
   RunOutput(std::string run_directory, double started_unix_s);
   absl::Status ReadMetrics();
   absl::Status ReadTime();
+  void KeepReserve() const;
+  // A file of lines that goes on after a line that could not be written.
+  struct Lines {
+    std::string path;
+    std::ofstream stream;
+    bool is_torn = false;  // The last line may be there in part.
+  };
+  void Append(const std::string& line, Lines* lines);
 
   const std::string run_directory_;
   const double started_unix_s_;
-  std::ofstream events_;
-  std::ofstream steps_;                             // metrics.jsonl.
+  Lines events_;
+  Lines steps_;  // metrics.jsonl.
+  absl::Status loss_;
   std::pair<int64_t, int64_t> last_step_ = {0, 0};  // Generation, step.
   double last_loss_ = 0;
   std::vector<double> step_times_;

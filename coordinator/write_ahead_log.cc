@@ -86,6 +86,11 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
     } else if (kind == "committed") {
       job_.committed_step = json.at("step");
       job_.committed_path = json.at("path");
+    } else if (kind == "left_out") {
+      const int64_t last = json.at("last");
+      for (int64_t step = json.at("first"); step <= last; ++step) {
+        job_.left_out_steps.insert(step);
+      }
     } else if (kind == "ended") {
       job_.ended = true;
       job_.exit_code = json.at("exit_code");
@@ -109,7 +114,14 @@ absl::Status WriteAheadLog::Append(const std::string& record) {
         write(fd_, line.data() + written, line.size() - written);
     if (count < 0) {
       if (errno == EINTR) continue;
-      return SystemError("cannot append", path_);
+      const absl::Status error = SystemError("cannot append", path_);
+      // What is there of the line would damage the next one.
+      const off_t end = lseek(fd_, 0, SEEK_CUR);
+      if (end < 0 || ftruncate(fd_, end - static_cast<off_t>(written)) != 0 ||
+          lseek(fd_, 0, SEEK_END) < 0) {
+        return SystemError("cannot cut off a torn record", path_);
+      }
+      return error;
     }
     written += static_cast<size_t>(count);
   }
@@ -131,6 +143,10 @@ absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
                                                 const std::string& path) {
   return Append(
       JsonText(Json{{"record", "committed"}, {"step", step}, {"path", path}}));
+}
+absl::Status WriteAheadLog::StepsLeftOut(int64_t first, int64_t last) {
+  return Append(
+      JsonText(Json{{"record", "left_out"}, {"first", first}, {"last", last}}));
 }
 absl::Status WriteAheadLog::Ended(int exit_code, const std::string& message) {
   return Append(JsonText(Json{

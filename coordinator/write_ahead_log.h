@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,7 @@ struct LoggedJob {
   std::string plan_json;  // PlanRecord of planning.h; empty before a plan.
   int64_t committed_step = -1;
   std::string committed_path;
+  std::set<int64_t> left_out_steps;  // Their batches are not trained.
   bool ended = false;
   int exit_code = 0;  // If it ended.
   std::string end_message;
@@ -45,6 +47,7 @@ class WriteAheadLog {
   absl::Status GenerationRaised(Generation generation);
   absl::Status PlanChosen(const std::string& plan_json);
   absl::Status CheckpointCommitted(int64_t step, const std::string& path);
+  absl::Status StepsLeftOut(int64_t first, int64_t last);
   absl::Status Ended(int exit_code, const std::string& message);
 
  private:

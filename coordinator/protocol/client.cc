@@ -376,6 +376,7 @@ class Client::Impl {
         if (AsksForClock()) {
           message.mutable_heartbeat()->set_asked_ns(ClockNow());
         }
+        if (options_.fill_heartbeat) options_.fill_heartbeat(&message);
         connection_->Send(message.SerializeAsString());
       }
       Heartbeat();

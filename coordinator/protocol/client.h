@@ -35,6 +35,9 @@ struct ClientOptions {
   std::function<absl::Time()> clock = MonotonicNow;
   // Says who this is, anew for each connection; called on the client's thread.
   std::function<protocol::Hello()> make_hello;
+  // Adds to a heartbeat what it is to tell; called on the client's thread. May
+  // be empty.
+  std::function<void(protocol::ToCoordinator*)> fill_heartbeat;
 };
 
 // Thread-safe.

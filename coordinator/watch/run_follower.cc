@@ -176,6 +176,12 @@ void RunFollower::AddEvent(const Json& line) {
   } else if (event == "checkpoint_committed") {
     ++run_.num_checkpoints;
     run_.checkpoint_step = IntegerIn(line, "step");
+  } else if (event == "slow_rank") {
+    run_.slow_ranks[IntegerIn(line, "rank")] = detail;
+  } else if (event == "rank_recovered") {
+    run_.slow_ranks.erase(IntegerIn(line, "rank"));
+  } else if (event == "generation_started") {
+    run_.slow_ranks.clear();  // Each is judged anew.
   }
   std::string text = absl::StrCat(
       FormatSeconds(NumberIn(line, "time_s").value_or(0)), "  ", event);

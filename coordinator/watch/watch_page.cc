@@ -227,6 +227,9 @@ std::vector<std::string> WatchLines(const WatchedRun& run,
   if (const std::string hosts = HostsText(run); !hosts.empty()) {
     lines.push_back(Labelled("hosts", hosts));
   }
+  for (const auto& [rank, detail] : run.slow_ranks) {
+    lines.push_back(Labelled("slow", absl::StrCat("rank ", rank, " ", detail)));
+  }
   if (const auto slowest = FindSlowestRank(run.ranks); slowest.has_value()) {
     lines.push_back(Labelled("slowest", SlowestText(*slowest)));
   }
@@ -274,6 +277,9 @@ nlohmann::json WatchJson(const WatchedRun& run, double now_unix_s) {
         {{"rank", rank.rank}, {"stage", rank.stage}, {"host", rank.host}});
   }
   if (!ranks.empty()) json["ranks"] = std::move(ranks);
+  for (const auto& [rank, detail] : run.slow_ranks) {
+    json["slow_ranks"].push_back({{"rank", rank}, {"detail", detail}});
+  }
   if (const auto slowest = FindSlowestRank(run.ranks); slowest.has_value()) {
     json["slowest"] = {{"rank", slowest->rank},
                        {"host", slowest->host},

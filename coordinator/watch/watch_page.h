@@ -28,8 +28,8 @@ std::vector<std::string> WatchLines(const WatchedRun& run,
 // The same for programs: "name", "status", "reason", "over", "plan", "step",
 // "num_steps", "loss", "step_time_s", "predicted_step_time_s", "tokens_per_s",
 // "silent_s", "num_deaths", "checkpoint_step", "ranks": [{"rank", "stage",
-// "host"}], "slowest": {"rank", "host", "excess", "why"}, "events". A key whose
-// value is not known is left out.
+// "host"}], "slow_ranks": [{"rank", "detail"}], "slowest": {"rank", "host",
+// "excess", "why"}, "events". A key whose value is not known is left out.
 nlohmann::json WatchJson(const WatchedRun& run, double now_unix_s);
 
 }  // namespace millrace

@@ -135,13 +135,22 @@ struct ExportSpec {
 
 struct FaultSpec {
   int64_t heartbeat_interval_ms = 200;
-  int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
+  int64_t heartbeat_timeout_ms = 2000;  // A silent worker is replaced.
+  // So is a rank that trains and gets on with nothing for three predicted steps
+  // and so long; 0: never.
+  int64_t hang_timeout_ms = 2000;
   // So is one that was told to end a generation and has not for so long.
   int64_t clear_timeout_ms = 20000;
   int64_t host_timeout_ms = 10000;  // The job goes on without a silent host.
   // Hosts that come back: "auto" (if it pays), "always" or "never".
   std::string take_in_hosts = "auto";
-  int32_t max_restarts = 100;  // Without a checkpoint in between.
+  int32_t max_restarts = 100;            // Without a checkpoint in between.
+  std::string on_slow_rank = "warn";     // Or "replace".
+  std::string on_bad_gradient = "skip";  // The step; or "stop".
+  int32_t max_skipped_steps = 10;        // In a row; more of them end the job.
+  // Steps between comparisons of the replicas' parameters; 0: never.
+  int64_t replica_check_steps = 100;
+  std::string on_loss_spike = "continue";  // "skip_batch" or "roll_back".
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

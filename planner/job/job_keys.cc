@@ -217,7 +217,10 @@ const JobKey kJobKeys[] = {
     {KEY(data.broken_records),
      .doc =
          "Records that may be broken. They are left out and counted, and the "
-         "first one is named; one more stops the job.",
+         "first one is named; one more stops the job. So it is with samples of "
+         "a token file whose ids are outside the vocabulary: the next whole "
+         "one "
+         "takes the place of each.",
      .range = {0, kMaximumInteger}},
     {KEY(data.chat_template),
      .doc = "The file with the Jinja template of chat sources. Empty: "
@@ -426,8 +429,15 @@ const JobKey kJobKeys[] = {
      .range = {1, kMaximumInt32}},
     {KEY(fault.heartbeat_timeout_ms),
      .doc = "A worker silent for so many milliseconds is replaced. Above the "
-            "interval.",
+            "interval. A worker that is still preparing to train has 10 s at "
+            "least.",
      .range = {1, kMaximumInt32}},
+    {KEY(fault.hang_timeout_ms),
+     .doc = "A rank whose heartbeats go on, but which gets on with nothing for "
+            "three predicted steps and so many milliseconds, is replaced; 0: "
+            "never. Its first step, checkpoints, validation and evaluation are "
+            "exempt.",
+     .range = {0, kMaximumInt32}},
     {KEY(fault.clear_timeout_ms),
      .doc = "A worker that was told to end a generation and has not reported "
             "itself free of it after so many milliseconds is replaced, "
@@ -447,6 +457,30 @@ const JobKey kJobKeys[] = {
      .doc = "Failures without a checkpoint in between after which the run "
             "gives up.",
      .range = {0, kMaximumInt32}},
+    {KEY(fault.on_slow_rank),
+     .doc = "What follows when a rank computes longer than its Program's "
+            "prediction, as learnt: warn says so; replace also restarts its "
+            "process, once, if the rank computes at least 1.5 times as long.",
+     .choices = "warn|replace"},
+    {KEY(fault.on_bad_gradient),
+     .doc = "What follows when loss or gradient is not a number also after the "
+            "step was run again: skip leaves the weights as they were and goes "
+            "on; stop ends the run.",
+     .choices = "skip|stop"},
+    {KEY(fault.max_skipped_steps),
+     .doc = "Steps in a row that may be skipped for such a gradient; the run "
+            "fails at the next one.",
+     .range = {0, kMaximumInt32}},
+    {KEY(fault.replica_check_steps),
+     .doc = "Steps between comparisons of the parameters of data-parallel "
+            "replicas, by hash; 0: never. They are also compared at each "
+            "checkpoint, which is not committed if they differ.",
+     .range = {0, kMaximumInteger}},
+    {KEY(fault.on_loss_spike),
+     .doc = "What follows when the loss jumps: continue says so; skip_batch "
+            "goes back to the last checkpoint and leaves out the batch of that "
+            "step; roll_back leaves out all batches since that checkpoint.",
+     .choices = "continue|skip_batch|roll_back"},
 
     {KEY(goodput.objective),
      .doc = "What the plan makes best: the step; tokens per second over weeks "

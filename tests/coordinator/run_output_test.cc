@@ -34,6 +34,34 @@ class RunOutputTest : public testing::Test {
   std::string folder_;
 };
 
+// Goal: a disk that is full loses records and nothing else: it is said, later
+// records are whole lines, and what must be durable has its reserve. Method:
+// events that end in a device that is always full.
+TEST_F(RunOutputTest, GoesOnWhenTheDiskIsFull) {
+  std::filesystem::create_symlink("/dev/full", folder_ + "/events.jsonl");
+  auto output = RunOutput::Open(folder_, 1.0);
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_TRUE((*output)->TakeLoss().ok());
+  (*output)->Event({.event = "started"});
+  const absl::Status loss = (*output)->TakeLoss();
+  EXPECT_FALSE(loss.ok());
+  EXPECT_NE(loss.message().find("events.jsonl"), std::string::npos) << loss;
+  EXPECT_TRUE((*output)->TakeLoss().ok());
+  EXPECT_TRUE((*output)->Step(Record(1, 1)));
+  // There is space again.
+  std::filesystem::remove(folder_ + "/events.jsonl");
+  (*output)->Event({.event = "lost again"});  // To the file that is gone.
+  EXPECT_FALSE((*output)->TakeLoss().ok());
+  (*output)->Event({.event = "training"});
+  EXPECT_TRUE((*output)->TakeLoss().ok());
+  const auto events = ReadFile(folder_ + "/events.jsonl");
+  ASSERT_TRUE(events.ok());
+  EXPECT_EQ(std::count(events->begin(), events->end(), '\n'), 2);
+  EXPECT_NE(events->find("{\"time_s\""), std::string::npos);
+  EXPECT_TRUE((*output)->FreeReserve());
+  EXPECT_FALSE((*output)->FreeReserve());
+}
+
 // Goal: what is reported twice, also to a restarted coordinator, is written
 // once; a new generation repeats steps. Method: report, reopen, report again.
 TEST_F(RunOutputTest, WritesEachStepOnce) {

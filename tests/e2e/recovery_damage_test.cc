@@ -75,6 +75,7 @@ TEST(DamagedCheckpointRunTest, IsPassedOverAloudAndNeverForASilentFreshStart) {
   EXPECT_EQ(metrics.front()["step"], 11);
 
   for (const auto& entry : fs::directory_iterator(saved)) {
+    if (!entry.is_directory()) continue;
     Damage(entry.path().string());
   }
   JobProcess third(folder, RunCommand(WriteSavingJob(folder, job)));

@@ -33,6 +33,15 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_worker_hangs; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { MakeRandomWorkerHang(); });
   }
+  for (int32_t i = 0; i < options.num_rank_hangs; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { HangRandomRank(); });
+  }
+  for (int32_t i = 0; i < options.num_wrong_replicas; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { FindWrongReplica(); });
+  }
+  for (int32_t i = 0; i < options.num_roll_backs; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { RollBackSteps(); });
+  }
   for (int32_t i = 0; i < options.num_coordinator_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
   }
@@ -192,6 +201,11 @@ void Cluster::Clear(size_t worker_idx, Generation generation) {
       generation < worker.seen) {
     return;
   }
+  // The process exits, to be replaced, when its thread does not end.
+  if (worker.given < generation && worker.hung) {
+    At(2, [this, worker_idx] { KillWorker(worker_idx, "exited with code 3"); });
+    return;
+  }
   if (worker.given < generation && worker.hangs_when_told) {
     worker.stuck = true;
     ++num_stuck_;
@@ -256,6 +270,9 @@ void Cluster::Do(const BeginGeneration& action) {
 }
 
 void Cluster::Do(const CommitStep& action) {
+  if (wrong_.contains(action.generation)) {
+    Violate("committed a state whose replicas differed");
+  }
   const auto& written = parts_[{ToInt(action.generation), action.step}];
   if (static_cast<int32_t>(written.size()) !=
       generation_sizes_[ToInt(action.generation)]) {
@@ -395,6 +412,29 @@ void Cluster::MakeRandomWorkerHang() {
   workers_[random_() % workers_.size()].hangs_when_told = true;
 }
 
+void Cluster::HangRandomRank() {
+  if (workers_.empty()) return;
+  workers_[random_() % workers_.size()].hung = true;
+}
+
+void Cluster::FindWrongReplica() {
+  if (!coordinator_.has_value() || workers_.empty()) return;
+  const Generation generation = log_.generation;
+  if (coordinator_->phase() == JobState::Phase::kTraining) {
+    wrong_.insert(generation);
+  }
+  Deliver(ReplicasDiffer{
+      .generation = generation,
+      .step = log_.committed_step + 1,
+      .suspects = {workers_[random_() % workers_.size()].process.worker},
+      .outvoted = random_() % 2 == 0,
+      .explanation = "replicas differ"});
+}
+
+void Cluster::RollBackSteps() {
+  Deliver(RollBack{log_.generation, "the loss jumped"});
+}
+
 bool Cluster::IsResponsive(const SimulatedWorker& worker) const {
   return worker.alive && !worker.frozen && !worker.stuck;
 }
@@ -438,6 +478,24 @@ void Cluster::RunStep(Generation generation) {
                (worker.alive && worker.frozen && worker.given == generation);
     }
     if (!frozen) FailGeneration(generation);
+    return;
+  }
+  for (size_t i : members) {
+    if (!workers_[i].hung || workers_[i].phase != WorkerPhase::kRunning ||
+        workers_[i].done) {
+      continue;
+    }
+    // As the coordinator finds by what ranks tell of their progress.
+    At(1, [this, generation, worker = workers_[i].process.worker] {
+      if (coordinator_.has_value() && log_.generation == generation) {
+        ++num_hung_;
+        Deliver(RanksHang{.generation = generation,
+                          .culprits = {worker},
+                          .reasons = {"at gemm"},
+                          .explanation = "no rank has got on"});
+      }
+      RunStep(generation);
+    });
     return;
   }
   bool stop = false;

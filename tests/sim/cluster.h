@@ -33,6 +33,11 @@ struct ClusterOptions {
   int32_t num_worker_kills = 0;    // At random moments.
   int32_t num_worker_freezes = 0;  // Alive but silent, until killed.
   int32_t num_worker_hangs = 0;    // Heard of, but never clear, until killed.
+  // Ranks that stop in the middle of a step, heartbeats going on; replicas that
+  // are found to differ; steps that are rolled back.
+  int32_t num_rank_hangs = 0;
+  int32_t num_wrong_replicas = 0;
+  int32_t num_roll_backs = 0;
   int32_t num_coordinator_kills = 0;  // It comes back from its log.
   // Hosts but the first that end with all their processes; and hosts whose
   // network is cut. They come back after up to so many seconds, or never.
@@ -61,6 +66,7 @@ class Cluster {
   int64_t num_generations() const { return ToInt(log_.generation); }
   int64_t num_commits() const { return static_cast<int64_t>(commits_.size()); }
   int32_t num_stuck() const { return num_stuck_; }
+  int32_t num_hung() const { return num_hung_; }
   // Ranks of the last generation that began.
   int32_t num_ranks() const {
     return generation_sizes_.empty() ? 0 : generation_sizes_.rbegin()->second;
@@ -78,6 +84,7 @@ class Cluster {
     // Once told to clear it is stuck for ever, and its heartbeats go on.
     bool hangs_when_told = false;
     bool stuck = false;
+    bool hung = false;   // In a step, for ever.
     Generation seen{};   // Highest it was told of; older is refused.
     Generation given{};  // The one that it works for.
     WorkerPhase phase = WorkerPhase::kIdle;
@@ -121,6 +128,9 @@ class Cluster {
   void KillRandomWorker();
   void FreezeRandomWorker();
   void MakeRandomWorkerHang();
+  void HangRandomRank();
+  void FindWrongReplica();
+  void RollBackSteps();
   // A host but the first, or none if there is just one.
   void LoseRandomHost();
   void CutRandomHost();
@@ -164,6 +174,8 @@ class Cluster {
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;
   int32_t num_stuck_ = 0;
+  int32_t num_hung_ = 0;        // Noticed ones.
+  std::set<Generation> wrong_;  // Nothing more of these may be committed.
   std::vector<std::string> kill_reasons_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -179,6 +180,86 @@ TEST(JobSimulationTest, ReplacesWorkersThatHangInClearing) {
   EXPECT_GT(num_stuck, 100);
 }
 
+// Goal: ranks that hang in a step are killed and replaced, wrong replicas and
+// rolled-back steps go back to the last commit, nothing is committed of a
+// generation whose replicas differed, and the job ends with all its steps.
+// Method: all of it at random moments, while workers and coordinators die.
+TEST(JobSimulationTest, RecoversFromHangsAndWrongNumbers) {
+  int32_t num_hung = 0;
+  for (uint64_t seed : Seeds(2000)) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 1 + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 2,
+        .num_steps = 100,
+        .num_worker_kills = static_cast<int32_t>(seed % 2),
+        .num_rank_hangs = static_cast<int32_t>(seed % 4),
+        .num_wrong_replicas = static_cast<int32_t>(seed % 3),
+        .num_roll_backs = static_cast<int32_t>(seed % 2),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0)};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    num_hung += cluster.num_hung();
+    if (testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(num_hung, 500);
+}
+
+// Goal: a worker that trains and falls silent is killed after two seconds by
+// default; not while it prepares to train, nor while its whole host is cut off,
+// which is no matter of its workers. Method: by hand, one rank on each of two
+// hosts.
+TEST(JobStateTest, KillsSilentWorkersOfHostsThatSpeak) {
+  const absl::Time start = absl::UnixEpoch();
+  JobState state({.num_agents = 2}, {}, start);
+  absl::Time now = start;
+  std::vector<std::pair<int32_t, absl::Time>> kills;
+  const auto handle = [&](const JobEvent& event) {
+    for (const JobAction& action : state.Handle(event, now)) {
+      if (const auto* kill = std::get_if<KillWorkerProcess>(&action)) {
+        kills.emplace_back(ToInt(kill->process.worker), now);
+      }
+    }
+  };
+  const auto wait = [&](absl::Duration duration, bool host_speaks,
+                        bool worker_speaks) {
+    for (const absl::Time until = now + duration; now < until;) {
+      now += absl::Milliseconds(100);
+      handle(AgentHeard{0});
+      handle(WorkerHeard{{WorkerIdx{0}, 1}});
+      if (host_speaks) handle(AgentHeard{1});
+      if (worker_speaks) handle(WorkerHeard{{WorkerIdx{1}, 1}});
+      handle(Tick{});
+    }
+  };
+  for (const int32_t agent : {0, 1}) {
+    handle(
+        AgentJoined{.agent_idx = agent, .num_devices = 1, .data_ready = true});
+  }
+  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}});
+  for (const int32_t worker : {0, 1}) {
+    handle(
+        WorkerJoined{{WorkerIdx{worker}, 1}, Generation{}, WorkerPhase::kIdle});
+  }
+  wait(absl::Seconds(9), true, false);
+  EXPECT_TRUE(kills.empty());
+  handle(WorkerHeard{{WorkerIdx{1}, 1}});
+  for (const int32_t worker : {0, 1}) {
+    handle(WorkerRunning{WorkerIdx{worker}, Generation{1}, 0});
+  }
+  wait(absl::Seconds(5), false, false);
+  EXPECT_TRUE(kills.empty());
+  wait(absl::Seconds(1), true, true);
+  EXPECT_TRUE(kills.empty());
+  const absl::Time stopped = now;
+  wait(absl::Seconds(3), true, false);
+  ASSERT_EQ(kills.size(), 1u);
+  EXPECT_EQ(kills[0].first, 1);
+  EXPECT_LE(kills[0].second - stopped, absl::Seconds(2.2));
+}
+
 // Goal: a healthy worker has the whole time-out to clear, from the first order
 // that it has not answered, and not a moment more: orders in between do not put
 // it off. Method: by hand, two ranks, of which one dies, and dies again.
@@ -245,7 +326,9 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
 // back to a restarted coordinator is given up as soon as one that falls silent.
 // Method: both waits, by hand, for the second of two agents.
 TEST(JobStateTest, WaitsLongOnlyForAgentsThatNeverCame) {
+  // Ticks a second apart are no stall of the coordinator's own.
   const JobStateOptions options = {.num_agents = 2,
+                                   .heartbeat_timeout = absl::Seconds(10),
                                    .join_timeout = absl::Seconds(60),
                                    .first_join_timeout = absl::Minutes(10)};
   // The seconds until the job ends.

@@ -232,7 +232,8 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
                             .num_threads = options_.num_threads,
                             .tuning = FromMessage(message_.tuning()),
                             .batches = batches_.get(),
-                            .abort_requested = &aborted_};
+                            .abort_requested = &aborted_,
+                            .progress = &progress_};
   std::unique_ptr<Trainer> trainer;
   if (job.resources.uses_cuda()) {
     CudaBackend* backend = nullptr;
@@ -446,6 +447,31 @@ absl::Status GenerationRun::CatchUp(std::optional<StepResult>* result) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<StepResult>> GenerationRun::TakeStep(
+    const JobSpec& job) {
+  const int64_t step = trainer_->completed_steps() + 1;
+  const auto& left_out = message_.left_out_steps();
+  if (std::find(left_out.begin(), left_out.end(), step) != left_out.end()) {
+    std::optional<StepResult> before;
+    RETURN_IF_ERROR(CatchUp(&before));
+    RETURN_IF_ERROR(trainer_->LeaveOutStep());
+    return before;
+  }
+  // A GPU returns the result of the step before, and takes longest over its
+  // first three.
+  const int64_t num_first_steps = job.resources.uses_cuda() ? 3 : 1;
+  activity_ = step < first_step_ + num_first_steps ? RankActivity::kFirstStep
+                                                   : RankActivity::kStepping;
+  std::optional<StepResult> result;
+  ASSIGN_OR_RETURN(result,
+                   trainer_->RunStep({.vote_to_stop = stop_requested_,
+                                      .measure = SendsTimelineOf(step)}));
+  if (result.has_value() && !result->finite) {
+    RETURN_IF_ERROR(RepeatBadStep(&*result));
+  }
+  return result;
+}
+
 absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   const TrainingSpec& training = job.training;
   const auto is_due = [](int64_t step, int64_t interval) {
@@ -459,15 +485,18 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   int64_t saved_step = message_.restore_path().empty() ? -1 : first_step_ - 1;
   std::optional<StepResult> result;
   while (trainer_->completed_steps() < training.num_steps && !stop_) {
-    const int64_t step = trainer_->completed_steps() + 1;
-    ASSIGN_OR_RETURN(result,
-                     trainer_->RunStep({.vote_to_stop = stop_requested_,
-                                        .measure = SendsTimelineOf(step)}));
+    ASSIGN_OR_RETURN(result, TakeStep(job));
+    const int64_t step = trainer_->completed_steps();
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     // An export is written from a checkpoint.
     const bool saves = is_due(step, job.checkpoint.interval_steps) ||
                        is_due(step, job.exports.every);
+    if (validates || evaluates || saves) activity_ = RankActivity::kExempt;
+    // Before the step's parts, which are not committed if the replicas differ.
+    if (saves || is_due(step, job.fault.replica_check_steps)) {
+      RETURN_IF_ERROR(SendStateHash(job));
+    }
     // Validation belongs to this very step, so its result must be known.
     if (validates || evaluates) RETURN_IF_ERROR(CatchUp(&result));
     std::optional<Validation> validation;
@@ -483,9 +512,11 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     }
     if (result.has_value() && begun_checkpoint_.has_value() &&
         result->step >= begun_checkpoint_->info.step) {
+      activity_ = RankActivity::kExempt;
       RETURN_IF_ERROR(WriteSnapshot());
     }
   }
+  activity_ = RankActivity::kExempt;
   result.reset();
   RETURN_IF_ERROR(CatchUp(&result));
   if (result.has_value()) ReportStep(*result, std::nullopt);
@@ -497,6 +528,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
                          saved_step == trainer_->completed_steps();
   RETURN_IF_ERROR(WriteSnapshot());
   if (saves_end && saved_step != trainer_->completed_steps()) {
+    RETURN_IF_ERROR(SendStateHash(job));
     RETURN_IF_ERROR(BeginCheckpoint(job));
     RETURN_IF_ERROR(WriteSnapshot());
   }

@@ -20,6 +20,7 @@
 #include "base/ids.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/millrace.pb.h"
+#include "fault/hang_watch.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
 #include "worker/agent/checkpoint_folder.h"
@@ -29,6 +30,7 @@
 #include "worker/communicate/communicator.h"
 #include "worker/data/evaluation_batches.h"
 #include "worker/measure/processor_time.h"
+#include "worker/train/progress_board.h"
 #include "worker/train/trainer.h"
 
 namespace millrace {
@@ -50,6 +52,8 @@ class GenerationRun {
   bool device_lost() const { return device_lost_; }
   RemoteRendezvousStore* store() { return &store_; }
 
+  // Adds to a heartbeat how far this rank is, if it is to train. Thread-safe.
+  void AddProgress(protocol::ToCoordinator* heartbeat) const;
   void RequestStop() { stop_requested_ = true; }
   // Makes the thread end soon; returns at once.
   void Abort();
@@ -72,6 +76,14 @@ class GenerationRun {
   // Unless the trainer has them already, starting weights are loaded.
   absl::Status Restore(const JobSpec& job, bool has_starting_weights);
   absl::Status TrainToTheEnd(const JobSpec& job);
+  // Takes the next step, or leaves it out; reports what is known.
+  absl::StatusOr<std::optional<StepResult>> TakeStep(const JobSpec& job);
+  // Runs a step whose loss or gradient is not a number again, and says where
+  // that began.
+  absl::Status RepeatBadStep(StepResult* result);
+  // Sends the hash of what this rank's replicas hold alike after the newest
+  // step.
+  absl::Status SendStateHash(const JobSpec& job);
   // Makes `result` that of the newest step; reports the one it replaces.
   absl::Status CatchUp(std::optional<StepResult>* result);
   absl::Status OpenData(const JobSpec& job);
@@ -123,6 +135,8 @@ class GenerationRun {
   TimeBreakdown breakdown_;         // The last step that was measured,
   double breakdown_step_s_ = 0;     // which took this long; zero: none was.
 
+  ProgressBoard progress_;
+  std::atomic<RankActivity> activity_ = RankActivity::kStarting;
   std::atomic<bool> running_ = false;
   std::atomic<bool> stop_requested_ = false;
   std::atomic<bool> aborted_ = false;

@@ -18,15 +18,28 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+bool IsMoment(const StatePiece& piece) {
+  return absl::EndsWith(piece.tensor, ".exp_avg") ||
+         absl::EndsWith(piece.tensor, ".exp_avg_sq");
+}
+
 }  // namespace
+
+uint64_t HashReplica(const std::vector<StatePiece>& pieces, bool with_moments) {
+  uint64_t hash = 0;
+  for (const StatePiece& piece : pieces) {
+    if (!with_moments && IsMoment(piece)) continue;
+    const auto num_bytes =
+        static_cast<size_t>(piece.end - piece.begin) * sizeof(float);
+    hash = Mix(hash) ^ XXH3_64bits(piece.data, num_bytes);
+  }
+  return hash;
+}
 
 uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces) {
   uint64_t sum = 0;
   for (const StatePiece& piece : pieces) {
-    if (!piece.is_owner || absl::EndsWith(piece.tensor, ".exp_avg") ||
-        absl::EndsWith(piece.tensor, ".exp_avg_sq")) {
-      continue;
-    }
+    if (!piece.is_owner || IsMoment(piece)) continue;
     const uint64_t name = XXH3_64bits(piece.tensor.data(), piece.tensor.size());
     const int64_t box_cols = piece.box.col_end - piece.box.col_begin;
     for (int64_t i = piece.begin; i < piece.end; ++i) {

@@ -8,17 +8,20 @@
 #include <mutex>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/client.h"
 #include "fault/file_system.h"
 #include "worker/agent/checkpoint_writer.h"
 #include "worker/agent/generation_run.h"
+#include "worker/agent/host_sign.h"
 
 namespace millrace {
 namespace {
 
 constexpr absl::Duration kTearDownLimit = absl::Seconds(2);
 constexpr int kReplaceMeExitCode = 3;
+constexpr absl::Duration kHostInterval = absl::Seconds(1);
 
 class WorkerProcess {
  public:
@@ -33,7 +36,11 @@ class WorkerProcess {
                         .secret = options_.secret,
                         .heartbeat_interval = options_.heartbeat_interval,
                         .measures_clock = true,
-                        .make_hello = [this] { return MakeHello(); }}));
+                        .make_hello = [this] { return MakeHello(); },
+                        .fill_heartbeat =
+                            [this](protocol::ToCoordinator* message) {
+                              FillHeartbeat(message);
+                            }}));
     while (true) {
       std::optional<protocol::FromCoordinator> message;
       ASSIGN_OR_RETURN(message, client_->Receive(absl::Seconds(1)));
@@ -63,6 +70,25 @@ class WorkerProcess {
                                         : protocol::WORKER_PHASE_STARTING);
     }
     return hello;
+  }
+
+  // On the client's thread.
+  void FillHeartbeat(protocol::ToCoordinator* message) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (run_ == nullptr) return;
+      run_->AddProgress(message);
+    }
+    const absl::Time now = MonotonicNow();
+    if (now - host_read_ < kHostInterval) return;
+    host_read_ = now;
+    const HostSign sign = host_.Read();
+    protocol::HostSign* host = message->mutable_heartbeat()->mutable_host();
+    host->set_megahertz(sign.megahertz);
+    host->set_num_throttles(sign.num_throttles);
+    host->set_steal_share(sign.steal_share);
+    host->set_processor_pressure(sign.processor_pressure);
+    host->set_memory_pressure(sign.memory_pressure);
   }
 
   void Handle(const protocol::FromCoordinator& message) {
@@ -139,6 +165,8 @@ class WorkerProcess {
   // Changed by the main thread only; the client's thread reads it.
   std::mutex mutex_;
   std::unique_ptr<GenerationRun> run_;
+  HostSignReader host_;  // On the client's thread.
+  absl::Time host_read_ = absl::InfinitePast();
   // Destroyed before what its thread uses in MakeHello().
   std::unique_ptr<Client> client_;
   CheckpointWriter writer_{PosixFileSystem()};  // Reports to the client.

@@ -55,7 +55,8 @@ Executor::~Executor() {
   }
 }
 
-absl::Status Executor::Run(PreparedProgram& prepared, int64_t step) {
+absl::Status Executor::Run(PreparedProgram& prepared, int64_t step,
+                           RunObserver* observer) {
   const Program& program = prepared.program();
   {
     std::lock_guard lock(mutex_);
@@ -66,9 +67,11 @@ absl::Status Executor::Run(PreparedProgram& prepared, int64_t step) {
           std::memory_order_relaxed);
     }
     current_ = &prepared;
+    observer_ = observer;
     step_ = step;
     start_s_ = MonotonicSeconds();
   }
+  if (options_.progress != nullptr) options_.progress->BeginStep(step);
   uint32_t num_lanes = 0;
   for (const auto& instructions : program.lanes) {
     if (!instructions.empty()) ++num_lanes;
@@ -119,11 +122,13 @@ void Executor::LaneLoop(Lane lane) {
 }
 
 void Executor::RunLane(Lane lane) {
+  int32_t num_completed = 0;
   for (const InstructionId id :
        current_->program().lanes[static_cast<int>(lane)]) {
     if (!WaitUntilReady(id)) return;
     TimelineEvent& event = current_->events_[id];
     event.start_s = MonotonicSeconds() - start_s_;
+    if (observer_ != nullptr) observer_->Before(id);
     absl::Status status = current_->ops_[id]();
     event.end_s = MonotonicSeconds() - start_s_;
     if (!status.ok()) {
@@ -134,6 +139,11 @@ void Executor::RunLane(Lane lane) {
                        " (", OpKindName(instruction.kind),
                        "): ", status.message())));
       return;
+    }
+    if (observer_ != nullptr) observer_->After(id);
+    if (options_.progress != nullptr) {
+      options_.progress->completed[static_cast<size_t>(lane)].store(
+          ++num_completed, std::memory_order_relaxed);
     }
     Complete(id);
   }

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "planner/program/program.h"
 #include "planner/simulate/timeline.h"
+#include "worker/train/progress_board.h"
 
 namespace millrace {
 
@@ -52,10 +53,21 @@ class PreparedProgram {
   std::vector<TimelineEvent> events_;
 };
 
+// Looks at a run, instruction by instruction. Called on the lane's thread;
+// lanes run at the same time.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void Before(InstructionId id) = 0;
+  // What waits for the instruction has not begun yet.
+  virtual void After(InstructionId id) = 0;
+};
+
 class Executor {
  public:
   struct Options {
-    std::string name;  // The rank's name in errors: "rank 2".
+    std::string name;                   // The rank's name in errors: "rank 2".
+    ProgressBoard* progress = nullptr;  // Borrowed; may be null.
     // Called once, by the lane that failed first, so that the other lanes'
     // communication fails too.
     std::function<void()> on_failure;
@@ -70,7 +82,9 @@ class Executor {
   // The first error of any lane stops all of them and is returned with the
   // names of rank, step and instruction; every later run returns it too. One
   // run at a time. Lanes start their threads in the first run that uses them.
-  absl::Status Run(PreparedProgram& prepared, int64_t step);
+  // `observer` may be null.
+  absl::Status Run(PreparedProgram& prepared, int64_t step,
+                   RunObserver* observer = nullptr);
 
   // When the last run began, in MonotonicSeconds().
   double began_s() const { return start_s_; }
@@ -96,6 +110,7 @@ class Executor {
   const Options options_;
   std::array<LaneState, kNumLanes> lanes_;
   PreparedProgram* current_ = nullptr;
+  RunObserver* observer_ = nullptr;
   double start_s_ = 0;
   int64_t step_ = 0;
   std::atomic<uint32_t> num_running_{0};  // Lanes.

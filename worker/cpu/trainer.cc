@@ -12,6 +12,7 @@
 #include "worker/communicate/communicator_set.h"
 #include "worker/cpu/executor.h"
 #include "worker/cpu/ops.h"
+#include "worker/cpu/step_check.h"
 #include "worker/train/arena.h"
 #include "worker/train/initialize.h"
 #include "worker/train/op_context.h"
@@ -98,36 +99,20 @@ class CpuTrainer final : public Trainer {
 
   absl::StatusOr<std::optional<StepResult>> RunStep(
       const StepRequest& request) override {
-    const double start_s = MonotonicSeconds();
-    inputs_.step = completed_steps_ + 1;
-    inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
-    ASSIGN_OR_RETURN(const double trained_share,
-                     batches_->TrainedShare(DataSplit::kTraining, inputs_.step,
-                                            job_.training.global_batch));
-    ASSIGN_OR_RETURN(
-        inputs_.token_scale,
-        TokenScaleOf(trained_share, inputs_.step, job_.training.global_batch));
-    double* scalars = Buffer<double>(programs_->training.scalars_buffer);
-    SetVote(request.vote_to_stop, scalars);
-    RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step));
-    completed_steps_ = inputs_.step;
+    return TakeStep(request, nullptr);
+  }
 
-    StepResult result{.step = inputs_.step,
-                      .loss = scalars[kLossScalar] * inputs_.token_scale,
-                      .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]) *
-                                       inputs_.token_scale,
-                      .learning_rate = inputs_.learning_rate,
-                      .stop = scalars[kStopVoteScalar] > 0,
-                      .finite = std::isfinite(scalars[kLossScalar]) &&
-                                std::isfinite(scalars[kSquaredNormScalar])};
-    if (layout_.trains_preferences()) {
-      result.preference = PreferenceMetricsOf(scalars, inputs_.token_scale);
-    }
-    result.step_time_s = MonotonicSeconds() - start_s;
-    result.timeline.emplace().rank = rank_;
-    training_->FillTimeline(&*result.timeline);
-    result.timeline->begin_s = executor_->began_s();
-    return result;
+  absl::StatusOr<CheckedStep> RepeatStep(const StepRequest& request) override {
+    CHECK(completed_steps_ > 0);
+    --completed_steps_;
+    StepCheck check(&programs_->training, arenas_.get());
+    ASSIGN_OR_RETURN(const StepResult result, TakeStep(request, &check));
+    return CheckedStep{.result = result, .origin = check.Origin()};
+  }
+
+  absl::Status LeaveOutStep() override {
+    ++completed_steps_;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::optional<StepResult>> LastResult() override {
@@ -188,7 +173,8 @@ class CpuTrainer final : public Trainer {
         layout_(options.layout),
         rank_(options.rank),
         coordinates_(CoordinatesOf(options.layout, options.rank)),
-        batches_(options.batches) {}
+        batches_(options.batches),
+        progress_(options.progress) {}
 
   absl::Status Build(const TrainerOptions& options) {
     ASSIGN_OR_RETURN(programs_,
@@ -212,8 +198,43 @@ class CpuTrainer final : public Trainer {
     RETURN_IF_ERROR(kernels_->AllocateScratch());
     executor_ = std::make_unique<Executor>(
         Executor::Options{.name = absl::StrCat("rank ", ToInt(rank_)),
+                          .progress = progress_,
                           .on_failure = [this] { communicators_->Abort(); }});
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<StepResult> TakeStep(const StepRequest& request,
+                                      RunObserver* observer) {
+    const double start_s = MonotonicSeconds();
+    inputs_.step = completed_steps_ + 1;
+    inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
+    ASSIGN_OR_RETURN(const double trained_share,
+                     batches_->TrainedShare(DataSplit::kTraining, inputs_.step,
+                                            job_.training.global_batch));
+    ASSIGN_OR_RETURN(
+        inputs_.token_scale,
+        TokenScaleOf(trained_share, inputs_.step, job_.training.global_batch));
+    double* scalars = Buffer<double>(programs_->training.scalars_buffer);
+    SetVote(request.vote_to_stop, scalars);
+    RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step, observer));
+    completed_steps_ = inputs_.step;
+
+    StepResult result{.step = inputs_.step,
+                      .loss = scalars[kLossScalar] * inputs_.token_scale,
+                      .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]) *
+                                       inputs_.token_scale,
+                      .learning_rate = inputs_.learning_rate,
+                      .stop = scalars[kStopVoteScalar] > 0,
+                      .finite = std::isfinite(scalars[kLossScalar]) &&
+                                std::isfinite(scalars[kSquaredNormScalar])};
+    if (layout_.trains_preferences()) {
+      result.preference = PreferenceMetricsOf(scalars, inputs_.token_scale);
+    }
+    result.step_time_s = MonotonicSeconds() - start_s;
+    result.timeline.emplace().rank = rank_;
+    training_->FillTimeline(&*result.timeline);
+    result.timeline->begin_s = executor_->began_s();
+    return result;
   }
 
   // Sets the scalars that no instruction zeroes.
@@ -266,6 +287,7 @@ class CpuTrainer final : public Trainer {
   const Rank rank_;
   const MeshCoordinates coordinates_;
   BatchSource* const batches_;
+  ProgressBoard* const progress_;
   int64_t completed_steps_ = 0;
   std::shared_ptr<StateSnapshot> snapshot_;  // The last one's memory.
   StepInputs inputs_;

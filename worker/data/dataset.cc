@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -146,8 +147,28 @@ absl::Status PackedDataset::ReadSample(DataSplit split, int64_t number,
     return absl::InvalidArgumentError(
         "no validation data: data.validation_fraction is zero");
   }
+  for (int64_t instead = number;; ++instead) {
+    const int64_t sample = SampleIndex(split, instead);
+    const absl::Status read =
+        ReadSampleAt(sample * options_.sequence_length, out);
+    // Ids outside the vocabulary; everything else is no matter of a sample.
+    if (!absl::IsInvalidArgument(read)) return read;
+    const bool is_new = broken_.insert(sample).second;
+    if (static_cast<int64_t>(broken_.size()) > options_.max_broken ||
+        instead - number > num_samples(split)) {
+      return read;
+    }
+    if (is_new) {
+      std::cerr << "sample " << sample << " is left out: " << read.message()
+                << " (data.broken_records allows " << options_.max_broken << ")"
+                << std::endl;
+    }
+  }
+}
+
+absl::Status PackedDataset::ReadSampleAt(int64_t position,
+                                         const BatchPointers& out) {
   const int64_t length = options_.sequence_length;
-  const int64_t position = SampleIndex(split, number) * length;
   RETURN_IF_ERROR(ReadTokens(position, length, out.tokens));
   std::copy(out.tokens + 1, out.tokens + length, out.targets);
   RETURN_IF_ERROR(ReadTokens(position + length, 1, out.targets + length - 1));

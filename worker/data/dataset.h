@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ struct DatasetOptions {
   // In [0, 1). Above zero at least one sample is kept for validation.
   double validation_fraction = 0;
   uint64_t seed = 0;
+  // Samples with token ids outside the vocabulary that this dataset may leave
+  // out. The next sample of the split that is whole takes the place of each, so
+  // that the order of samples still follows from the files and the seed alone.
+  int64_t max_broken = 0;
 };
 
 class PackedDataset : public SampleDataset {
@@ -69,6 +74,7 @@ class PackedDataset : public SampleDataset {
  private:
   PackedDataset(const DatasetOptions& options,
                 std::vector<IndexedDataset> files);
+  absl::Status ReadSampleAt(int64_t position, const BatchPointers& out);
   absl::Status ReadTokens(int64_t position, int64_t count, int32_t* out) const;
   void FillDocumentStarts(int64_t position, int32_t* out) const;
   size_t FindFile(int64_t position) const;
@@ -78,6 +84,7 @@ class PackedDataset : public SampleDataset {
   std::vector<int64_t> file_begins_;  // In the stream; one more than files.
   int64_t num_training_ = 0;
   int64_t num_validation_ = 0;
+  std::set<int64_t> broken_;  // The samples left out, by index in the stream.
 };
 
 }  // namespace millrace

@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<SampleDataset>> OpenSamples(
                              .vocab_size = job.model.vocab_size,
                              .sequence_length = job.model.sequence_length,
                              .validation_fraction = options.validation_fraction,
-                             .seed = options.seed}));
+                             .seed = options.seed,
+                             .max_broken = job.data.broken_records}));
   }
   return dataset;
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,7 @@
 #include "planner/simulate/timeline.h"
 #include "worker/communicate/communicator.h"
 #include "worker/data/batch_source.h"
+#include "worker/train/progress_board.h"
 #include "worker/train/state_snapshot.h"
 
 namespace millrace {
@@ -42,6 +44,7 @@ struct TrainerOptions {
   // Set to true to make the creation of a trainer on a GPU end soon. Borrowed
   // until it is made; may be null. On a CPU call Abort() of the factory.
   const std::atomic<bool>* abort_requested = nullptr;
+  ProgressBoard* progress = nullptr;  // Borrowed for the lifetime; may be null.
 };
 
 struct StepRequest {
@@ -71,6 +74,15 @@ struct StepResult {
   bool finite;  // False: loss or gradient is not a number.
   std::optional<PreferenceMetrics> preference;  // Where pairs are trained.
   std::optional<RankTimeline> timeline;         // Where it was measured.
+};
+
+// The outcome of running a step once more with every op's results checked.
+struct CheckedStep {
+  StepResult result;
+  // The op of this rank that made the first value that is not a number from
+  // operands that were numbers: "gemm 'layers.3/mlp/down' of micro-batch 1
+  // (forward)". Empty if there is none on this rank.
+  std::string origin;
 };
 
 // A validation pass's results for the answers that it read.
@@ -128,6 +140,18 @@ class Trainer {
   // Waits for all that was started; the result of the newest step, unless
   // RunStep() has returned it already.
   virtual absl::StatusOr<std::optional<StepResult>> LastResult() = 0;
+
+  // Runs the newest step once more, after a result that was not finite, and
+  // checks every op's results; collective over the world. The weights are those
+  // before the step, since such a step changes nothing; if it is finite now, it
+  // counts like any other. Unimplemented on a GPU, whose next step is under way
+  // by then.
+  virtual absl::StatusOr<CheckedStep> RepeatStep(const StepRequest&) {
+    return absl::UnimplementedError("steps are not run again on this device");
+  }
+  // Leaves out the next step: it counts as completed, and its batch is not
+  // trained. Call LastResult() before.
+  virtual absl::Status LeaveOutStep() = 0;
 
   // Mean validation loss over the trained tokens of `num_batches` forward
   // passes; collective. InvalidArgument if none of them is trained. The

@@ -104,6 +104,15 @@ TEST_F(WatchTest, FollowsARunAsItGrows) {
   EXPECT_EQ(follower->run().status, "recovering");
   EXPECT_EQ(follower->run().num_deaths, 1);
   EXPECT_FALSE(follower->run().over);
+
+  Append("events.jsonl",
+         "{\"event\":\"slow_rank\",\"rank\":3,\"detail\":\"computes long\"}\n");
+  ASSERT_TRUE(follower->Refresh().ok());
+  EXPECT_THAT(Page(follower->run()), HasSubstr("slow        rank 3 computes"));
+  EXPECT_EQ(WatchJson(follower->run(), 0)["slow_ranks"][0]["rank"], 3);
+  Append("events.jsonl", "{\"event\":\"rank_recovered\",\"rank\":3}\n");
+  ASSERT_TRUE(follower->Refresh().ok());
+  EXPECT_TRUE(follower->run().slow_ranks.empty());
 }
 
 // Seconds of a rank's compute; the rest of a second it waits for the others.

@@ -1,5 +1,6 @@
 #include "worker/cpu/trainer.h"
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <cstring>
@@ -123,6 +124,124 @@ TEST(CpuTrainerTest, NonFiniteStepLeavesStateAlone) {
                     0)
               << (*pieces)[i].tensor;
         }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: a step whose numbers were bad for a moment passes when it is run again,
+// and leaves the state that it would have left. Method: a weight that is not a
+// number during the first run only, beside a trainer that never sees one.
+TEST(CpuTrainerTest, RepeatedStepCounts) {
+  std::vector<std::vector<float>> states[2];
+  for (const bool disturbed : {false, true}) {
+    InProcessHub hub;
+    std::barrier all_ranks(kSharded.num_ranks());
+    const absl::Status status = RunRanks(
+        SmallJob(), kSharded, [&] { return hub.NewFactory(); },
+        [&](Rank rank, Trainer& trainer) {
+          EXPECT_TRUE(trainer.RunStep({}).ok());
+          if (disturbed) {
+            float* const weight = (*trainer.ReadState())[0].data;
+            const float right = *weight;
+            if (rank == Rank{0}) {
+              *weight = std::numeric_limits<float>::quiet_NaN();
+            }
+            const auto bad = trainer.RunStep({});
+            if (!bad.ok()) return bad.status();
+            EXPECT_FALSE((*bad)->finite);
+            all_ranks.arrive_and_wait();
+            *weight = right;
+            const auto again = trainer.RepeatStep({});
+            if (!again.ok()) return again.status();
+            EXPECT_TRUE(again->result.finite);
+            EXPECT_EQ(again->result.step, 2);
+            EXPECT_EQ(again->origin, "");
+          } else {
+            EXPECT_TRUE(trainer.RunStep({}).ok());
+          }
+          EXPECT_EQ(trainer.completed_steps(), 2);
+          EXPECT_TRUE(trainer.RunStep({}).ok());
+          if (rank != Rank{1}) return absl::OkStatus();
+          const auto pieces = trainer.ReadState();
+          if (!pieces.ok()) return pieces.status();
+          for (const StatePiece& piece : *pieces) {
+            states[disturbed].emplace_back(
+                piece.data, piece.data + (piece.end - piece.begin));
+          }
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_FALSE(states[0].empty());
+  EXPECT_EQ(states[0], states[1]);
+}
+
+// Goal: a step that is run again names the op whose operands were numbers and
+// whose results are not, on the rank where that is, and no other. Method:
+// weights of one layer, on the second stage, so large that a sum of squares
+// overflows; once they are no numbers themselves, no op is to blame.
+TEST(CpuTrainerTest, RepeatedStepNamesTheOp) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), kPipelined, [&] { return hub.NewFactory(); },
+      [](Rank rank, Trainer& trainer) {
+        EXPECT_TRUE(trainer.RunStep({}).ok());
+        const bool is_last_stage = trainer.program().stage == 1;
+        const auto fill = [&](float value) -> absl::Status {
+          const auto pieces = trainer.ReadState();
+          if (!pieces.ok()) return pieces.status();
+          for (const StatePiece& piece : *pieces) {
+            if (piece.tensor != "model.layers.2.mlp.down_proj.weight") continue;
+            std::fill(piece.data, piece.data + (piece.end - piece.begin),
+                      value);
+          }
+          return absl::OkStatus();
+        };
+        for (const float value :
+             {1e30f, std::numeric_limits<float>::infinity()}) {
+          EXPECT_TRUE(fill(value).ok());
+          const auto bad = trainer.RunStep({});
+          if (!bad.ok()) return bad.status();
+          EXPECT_FALSE((*bad)->finite);
+          const auto again = trainer.RepeatStep({});
+          if (!again.ok()) return again.status();
+          EXPECT_FALSE(again->result.finite);
+          if (is_last_stage && std::isfinite(value)) {
+            EXPECT_THAT(again->origin, HasSubstr("layers.3/")) << ToInt(rank);
+            EXPECT_THAT(again->origin, HasSubstr("of micro-batch 0 (forward)"));
+          } else {
+            EXPECT_EQ(again->origin, "") << ToInt(rank);
+          }
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: a step that is left out counts and changes nothing. Method: leave out
+// the second of three; the learning rates and the batch of the third are those
+// of step 3.
+TEST(CpuTrainerTest, LeftOutStepChangesNothing) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), kSharded, [&] { return hub.NewFactory(); },
+      [](Rank, Trainer& trainer) {
+        EXPECT_TRUE(trainer.RunStep({}).ok());
+        const auto snapshot = *trainer.TakeSnapshot();
+        EXPECT_TRUE(trainer.LeaveOutStep().ok());
+        EXPECT_EQ(trainer.completed_steps(), 2);
+        const auto after = *trainer.TakeSnapshot();
+        for (size_t i = 0; i < after->pieces().size(); ++i) {
+          const StatePiece& piece = after->pieces()[i];
+          EXPECT_EQ(std::memcmp(piece.data, snapshot->pieces()[i].data,
+                                static_cast<size_t>(piece.end - piece.begin) *
+                                    sizeof(float)),
+                    0);
+        }
+        const auto result = trainer.RunStep({});
+        if (!result.ok()) return result.status();
+        EXPECT_EQ((*result)->step, 3);
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;

@@ -306,6 +306,32 @@ TEST(PackedDatasetTest, ReportsIdsBeyondTheVocabulary) {
               HasSubstr("d.bin: token 12 has id 12, outside [0, 12)"));
 }
 
+// Goal: samples with ids outside the vocabulary are left out, each in favour of
+// the next whole one, as many as are allowed; with none whole that is said.
+// Method: two samples, of which the second is broken, then both.
+TEST(PackedDatasetTest, LeavesOutBrokenSamples) {
+  TemporaryFolder folder;
+  int32_t next_id = 0;
+  DatasetOptions options = {
+      .prefixes = {WriteDocuments(folder, "d", {2 * kSequence + 1}, &next_id)},
+      .vocab_size = kSequence + 1,
+      .sequence_length = kSequence,
+      .max_broken = 1};
+  const auto dataset = OpenDataset(options);
+  ASSERT_EQ(dataset->num_samples(DataSplit::kTraining), 2);
+  Batch batch(2);
+  ASSERT_TRUE(
+      dataset->Fill({DataSplit::kTraining, 1, 2, 0, 2}, batch.pointers()).ok());
+  const int32_t* tokens = batch.pointers().tokens;
+  EXPECT_EQ(std::vector<int32_t>(tokens, tokens + kSequence),
+            std::vector<int32_t>(tokens + kSequence, tokens + 2 * kSequence));
+  EXPECT_EQ(tokens[0], 0);
+  options.vocab_size = 1;
+  options.max_broken = 10;
+  EXPECT_TRUE(absl::IsInvalidArgument(OpenDataset(options)->Fill(
+      {DataSplit::kTraining, 1, 2, 0, 2}, batch.pointers())));
+}
+
 TEST(PackedDatasetTest, RefusesValidationWithoutASplit) {
   TemporaryFolder folder;
   int32_t next_id = 0;

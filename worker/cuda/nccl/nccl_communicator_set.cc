@@ -39,13 +39,13 @@ class LibraryCommunicatorSet : public NcclCommunicatorSet {
   NcclCommunicator* ForCollective(Group group) const override {
     CHECK(group != Group::kPipeline) << "no collectives over the pipeline axis";
     const Group serving = ServingGroup(layout_, group);
-    return Find([&](const NcclMembership& membership) {
+    return Find([&](const Membership& membership) {
       return membership.group == serving;
     });
   }
 
   NcclCommunicator* ForTransferLane(Lane lane) const override {
-    return Find([&](const NcclMembership& membership) {
+    return Find([&](const Membership& membership) {
       return membership.transfer_lane == lane;
     });
   }
@@ -74,8 +74,7 @@ class LibraryCommunicatorSet : public NcclCommunicatorSet {
   const Endpoints endpoints_;
 };
 
-int MaxBlocksOf(const NcclMembership& membership,
-                const NcclBlockLimits& limits) {
+int MaxBlocksOf(const Membership& membership, const NcclBlockLimits& limits) {
   switch (membership.group) {
     case Group::kTensor:
       return limits.tensor;
@@ -123,7 +122,7 @@ class Trial {
 
   // A transfer moves the sender's one; a collective first sums everyone's.
   absl::Status BeginFirst() {
-    const NcclMembership& membership = endpoint_->membership();
+    const Membership& membership = endpoint_->membership();
     const bool is_transfer = membership.transfer_lane.has_value();
     const float own = is_transfer && !membership.sends() ? 0.0f : 1.0f;
     RETURN_IF_ERROR(
@@ -215,8 +214,8 @@ absl::Status TryOut(const Endpoints& endpoints, const NcclPatience& patience,
 
 absl::Status Connect(const NcclOptions& options, const NcclPatience& patience,
                      Endpoints* endpoints, std::vector<Trial>* trials) {
-  const std::vector<NcclMembership> memberships =
-      NcclMembershipsOf(options.layout, options.rank);
+  const std::vector<Membership> memberships =
+      MembershipsOf(options.layout, options.rank);
   RETURN_IF_ERROR(
       MeetMembers(memberships, options.rank, *options.store, patience));
   // All ids that this rank makes before any that it waits for.

@@ -36,7 +36,7 @@ absl::StatusOr<std::string> MakeNcclId();
 class NcclEndpoint : public NcclCommunicator {
  public:
   struct Options {
-    NcclMembership membership;
+    Membership membership;
     std::string id;  // As ShareId() gave it.
     int max_blocks;  // Zero: NCCL's choice.
     // Limit for a call that must first connect to its peers.
@@ -51,7 +51,7 @@ class NcclEndpoint : public NcclCommunicator {
   // still holds calls of this communicator, which is a bug.
   ~NcclEndpoint() override;
 
-  const NcclMembership& membership() const { return options_.membership; }
+  const Membership& membership() const { return options_.membership; }
   // True once what was last asked for (to join, or a call that connects) is
   // done.
   absl::StatusOr<bool> Ready();

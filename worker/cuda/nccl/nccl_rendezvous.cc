@@ -27,74 +27,11 @@ std::string ArrivalKey(Rank rank) {
   return absl::StrCat("nccl/here/", ToInt(rank));
 }
 
-bool GoesToNext(Lane lane) {
-  return lane == Lane::kSendNext || lane == Lane::kReceivePrevious;
-}
-
-// The communicator of `lane` between `rank` and its neighbour; none at the end
-// of the pipeline.
-std::optional<NcclMembership> TransferMembership(const Layout& layout,
-                                                 Rank rank, Lane lane) {
-  const bool with_next = lane == Lane::kSendNext || lane == Lane::kReceiveNext;
-  MeshCoordinates other = CoordinatesOf(layout, rank);
-  other.pipeline += with_next ? 1 : -1;
-  if (other.pipeline < 0 || other.pipeline == layout.pipeline) {
-    return std::nullopt;
-  }
-  const Rank neighbour = RankOf(layout, other);
-  NcclMembership membership{.group = Group::kPipeline, .transfer_lane = lane};
-  membership.members = with_next ? std::vector<Rank>{rank, neighbour}
-                                 : std::vector<Rank>{neighbour, rank};
-  membership.index = with_next ? 0 : 1;
-  return membership;
+std::string IdKey(const Membership& membership) {
+  return absl::StrCat("nccl/", membership.Key());
 }
 
 }  // namespace
-
-std::string NcclMembership::Key() const {
-  const std::string purpose =
-      transfer_lane.has_value()
-          ? GoesToNext(*transfer_lane) ? "to_next" : "to_previous"
-          : GroupName(group);
-  return absl::StrCat("nccl/", purpose, "/", RanksToString(members, "-"));
-}
-
-std::string NcclMembership::Name() const {
-  const std::string purpose =
-      transfer_lane.has_value()
-          ? absl::StrCat("transfers to the ",
-                         GoesToNext(*transfer_lane) ? "next" : "previous",
-                         " stage")
-          : absl::StrCat(GroupName(group), " group");
-  return absl::StrCat(purpose, " (ranks ", RanksToString(members, ", "), ")");
-}
-
-Group ServingGroup(const Layout& layout, Group group) {
-  return group == Group::kWorld && layout.data == layout.num_ranks() &&
-                 layout.data_groups == 1
-             ? Group::kData
-             : group;
-}
-
-std::vector<NcclMembership> NcclMembershipsOf(const Layout& layout, Rank rank) {
-  std::vector<NcclMembership> memberships;
-  const auto add = [&](Group group) {
-    if (GroupSize(layout, group) == 1) return;
-    if (ServingGroup(layout, group) != group) return;
-    memberships.push_back({.group = group,
-                           .members = GroupMembers(layout, group, rank),
-                           .index = GroupIndex(layout, group, rank)});
-  };
-  for (const Group group : CollectiveGroups(layout)) add(group);
-  add(Group::kWorld);
-  for (const Lane lane : {Lane::kSendNext, Lane::kReceivePrevious,
-                          Lane::kSendPrevious, Lane::kReceiveNext}) {
-    std::optional<NcclMembership> membership =
-        TransferMembership(layout, rank, lane);
-    if (membership.has_value()) memberships.push_back(*std::move(membership));
-  }
-  return memberships;
-}
 
 absl::Status NcclPatience::Check(const std::string& what) const {
   if (abort_requested)
@@ -118,12 +55,11 @@ absl::StatusOr<std::string> GetPatiently(const std::string& key,
   }
 }
 
-absl::Status MeetMembers(const std::vector<NcclMembership>& memberships,
-                         Rank rank, RendezvousStore& store,
-                         const NcclPatience& patience) {
+absl::Status MeetMembers(const std::vector<Membership>& memberships, Rank rank,
+                         RendezvousStore& store, const NcclPatience& patience) {
   RETURN_IF_ERROR(store.Set(ArrivalKey(rank), "here"));
   std::set<Rank> missing;
-  for (const NcclMembership& membership : memberships) {
+  for (const Membership& membership : memberships) {
     missing.insert(membership.members.begin(), membership.members.end());
   }
   missing.erase(rank);
@@ -144,7 +80,7 @@ absl::Status MeetMembers(const std::vector<NcclMembership>& memberships,
     }
     if (!absl::IsDeadlineExceeded(status)) return status;
     std::erase_if(missing, came);
-    for (const NcclMembership& membership : memberships) {
+    for (const Membership& membership : memberships) {
       std::vector<Rank> of_this;
       std::copy_if(membership.members.begin(), membership.members.end(),
                    std::back_inserter(of_this),
@@ -163,7 +99,7 @@ absl::Status MeetMembers(const std::vector<NcclMembership>& memberships,
 }
 
 absl::StatusOr<std::string> ShareId(
-    const NcclMembership& membership,
+    const Membership& membership,
     absl::FunctionRef<absl::StatusOr<std::string>()> make_id,
     RendezvousStore& store, const NcclPatience& patience) {
   CHECK(membership.members.size() > 1);
@@ -171,13 +107,13 @@ absl::StatusOr<std::string> ShareId(
   if (membership.index == 0) {
     std::string id;
     ASSIGN_OR_RETURN(id, make_id());
-    RETURN_IF_ERROR(store.Set(membership.Key(), absl::BytesToHexString(id)));
+    RETURN_IF_ERROR(store.Set(IdKey(membership), absl::BytesToHexString(id)));
     return id;
   }
   std::string hex;
   ASSIGN_OR_RETURN(
       hex,
-      GetPatiently(membership.Key(),
+      GetPatiently(IdKey(membership),
                    absl::StrCat(membership.Name(), ": rank ",
                                 ToInt(membership.members[membership.index]),
                                 " waits for the id from rank ",

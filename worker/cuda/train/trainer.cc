@@ -22,6 +22,7 @@
 #include "worker/cuda/ops/ops.h"
 #include "worker/cuda/train/executor.h"
 #include "worker/cuda/train/initialize.h"
+#include "worker/cuda/train/overrun.h"
 #include "worker/cuda/train/rank_communication.h"
 #include "worker/cuda/train/run_record.h"
 #include "worker/cuda/train/snapshot.h"
@@ -50,7 +51,8 @@ class CudaTrainer : public Trainer {
         coordinates_(CoordinatesOf(options.layout, options.rank)),
         device_idx_(device_idx),
         store_(store),
-        settings_(settings) {}
+        settings_(settings),
+        progress_(options.progress) {}
   ~CudaTrainer() override;
 
   absl::Status Build(const TrainerOptions& options);
@@ -66,6 +68,7 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<std::optional<StepResult>> RunStep(
       const StepRequest& request) override;
   absl::StatusOr<std::optional<StepResult>> LastResult() override;
+  absl::Status LeaveOutStep() override;
   absl::StatusOr<double> RunValidation(int64_t num_batches) override;
   absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch, bool vote) override;
   int64_t planned_bytes() const override {
@@ -122,6 +125,7 @@ class CudaTrainer : public Trainer {
   const int32_t device_idx_;
   RendezvousStore* const store_;
   const CudaTrainerSettings settings_;
+  ProgressBoard* const progress_;  // May be null.
 
   std::atomic<bool> aborted_ = false;
   absl::Status failure_;
@@ -302,6 +306,7 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
     return Fail(status, absl::StrCat("step ", step));
   }
   completed_steps_ = step;
+  if (progress_ != nullptr) progress_->BeginStep(step);
   paused_ = false;
   if (untaken_step_ != 0) {
     ASSIGN_OR_RETURN(result, TakeResult());
@@ -363,6 +368,14 @@ absl::Status CudaTrainer::WaitForAll() {
   return untaken_step_ == 0 ? absl::OkStatus() : WaitForStep();
 }
 
+absl::Status CudaTrainer::LeaveOutStep() {
+  RETURN_IF_ERROR(Begin());
+  CHECK(untaken_step_ == 0) << "its record would be another step's";
+  ++completed_steps_;
+  paused_ = true;
+  return absl::OkStatus();
+}
+
 absl::Status CudaTrainer::WaitForStep() {
   const absl::Status status = WaitFor(RecordOf(untaken_step_));
   if (status.ok()) return status;
@@ -384,7 +397,12 @@ absl::Status CudaTrainer::WaitForStep() {
 absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
   const absl::Duration timeout =
       settings_.step_timeout + kStepsPerTimeout * absl::Seconds(step_time_s_);
-  return WaitForEnd(record, timeout, aborted_, communication_.get());
+  if (progress_ == nullptr || communication_ == nullptr ||
+      !settings_.note_progress) {
+    return WaitForEnd(record, timeout, aborted_, communication_.get());
+  }
+  return WaitAndShow(record, {timeout, absl::Seconds(step_time_s_)}, aborted_,
+                     communication_.get(), executor_.get(), progress_);
 }
 
 absl::Status CudaTrainer::Fail(const absl::Status& status,

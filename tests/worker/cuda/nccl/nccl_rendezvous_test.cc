@@ -46,14 +46,13 @@ std::vector<Layout> LayoutsUpTo(int32_t num_ranks) {
 // members and order, no two communicators have one key, and each of a
 // transfer's two ends uses the lane that matches the other's. Method: every
 // small layout, memberships of all ranks laid beside each other.
-TEST(NcclMembershipTest, AgreesBetweenMembers) {
+TEST(MembershipTest, AgreesBetweenMembers) {
   for (const Layout& layout : LayoutsUpTo(16)) {
     SCOPED_TRACE(LayoutToString(layout));
-    std::map<std::string, std::vector<NcclMembership>> by_key;
+    std::map<std::string, std::vector<Membership>> by_key;
     for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
       std::set<std::string> own_keys;
-      for (const NcclMembership& membership :
-           NcclMembershipsOf(layout, Rank{rank})) {
+      for (const Membership& membership : MembershipsOf(layout, Rank{rank})) {
         EXPECT_GT(membership.members.size(), 1u);
         ASSERT_EQ(membership.members[membership.index], Rank{rank});
         EXPECT_TRUE(own_keys.insert(membership.Key()).second);
@@ -63,7 +62,7 @@ TEST(NcclMembershipTest, AgreesBetweenMembers) {
     for (const auto& [key, ends] : by_key) {
       ASSERT_EQ(ends.size(), ends[0].members.size()) << key;
       std::set<int32_t> indices;
-      for (const NcclMembership& end : ends) {
+      for (const Membership& end : ends) {
         EXPECT_EQ(end.members, ends[0].members) << key;
         EXPECT_EQ(end.group, ends[0].group) << key;
         EXPECT_EQ(end.Name(), ends[0].Name()) << key;
@@ -83,13 +82,12 @@ TEST(NcclMembershipTest, AgreesBetweenMembers) {
 
 // Goal: collectives of every group that has other members find a communicator
 // of exactly those; the world's use the data group's where both are the same.
-TEST(NcclMembershipTest, ServesEveryGroup) {
+TEST(MembershipTest, ServesEveryGroup) {
   for (const Layout& layout : LayoutsUpTo(16)) {
     SCOPED_TRACE(LayoutToString(layout));
     for (const Group group : {Group::kTensor, Group::kData, Group::kWorld}) {
       std::vector<std::vector<Rank>> serving;
-      for (const NcclMembership& membership :
-           NcclMembershipsOf(layout, Rank{0})) {
+      for (const Membership& membership : MembershipsOf(layout, Rank{0})) {
         if (membership.group == ServingGroup(layout, group)) {
           serving.push_back(membership.members);
         }
@@ -102,15 +100,14 @@ TEST(NcclMembershipTest, ServesEveryGroup) {
     }
   }
   const Layout data_only{.data = 4};
-  EXPECT_EQ(NcclMembershipsOf(data_only, Rank{1}).size(), 1u);
+  EXPECT_EQ(MembershipsOf(data_only, Rank{1}).size(), 1u);
 }
 
-TEST(NcclMembershipTest, ReadsWell) {
+TEST(MembershipTest, ReadsWell) {
   const Layout layout{.pipeline = 2, .data = 2, .tensor = 2};
-  const std::vector<NcclMembership> memberships =
-      NcclMembershipsOf(layout, Rank{3});
+  const std::vector<Membership> memberships = MembershipsOf(layout, Rank{3});
   std::vector<std::string> names;
-  for (const NcclMembership& membership : memberships) {
+  for (const Membership& membership : memberships) {
     names.push_back(membership.Name());
   }
   EXPECT_THAT(
@@ -132,12 +129,12 @@ TEST(NcclRendezvousTest, SharesOneIdForEachCommunicator) {
     threads.emplace_back([&, i] {
       absl::SleepFor(absl::Milliseconds(20) * i);
       const NcclPatience patience = Patience(absl::Seconds(20));
-      const auto memberships = NcclMembershipsOf(layout, Rank{i});
+      const auto memberships = MembershipsOf(layout, Rank{i});
       const absl::Status met =
           MeetMembers(memberships, Rank{i}, store, patience);
       ASSERT_TRUE(met.ok()) << met;
       for (const bool makes : {true, false}) {
-        for (const NcclMembership& membership : memberships) {
+        for (const Membership& membership : memberships) {
           if ((membership.index == 0) != makes) continue;
           const auto id = ShareId(
               membership,
@@ -177,8 +174,8 @@ TEST(NcclRendezvousTest, NamesWhoDidNotCome) {
   for (int32_t i = 0; i < layout.num_ranks(); ++i) {
     if (absent.contains(i)) continue;
     threads.emplace_back([&, i] {
-      statuses[i] = MeetMembers(NcclMembershipsOf(layout, Rank{i}), Rank{i},
-                                store, Patience(absl::Milliseconds(300)));
+      statuses[i] = MeetMembers(MembershipsOf(layout, Rank{i}), Rank{i}, store,
+                                Patience(absl::Milliseconds(300)));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -214,7 +211,7 @@ TEST(NcclRendezvousTest, EndsWhenGivenUp) {
   const absl::Time start = MonotonicNow();
   absl::Status met;
   std::thread waiter([&] {
-    met = MeetMembers(NcclMembershipsOf(layout, Rank{0}), Rank{0}, store,
+    met = MeetMembers(MembershipsOf(layout, Rank{0}), Rank{0}, store,
                       Patience(absl::Seconds(30), aborted));
   });
   absl::SleepFor(absl::Milliseconds(50));

@@ -1,0 +1,73 @@
+#include "coordinator/checkpoint_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+constexpr char kLockName[] = "/.owner";
+constexpr int64_t kMostOwnerBytes = 4096;
+
+std::string OwnerIn(const std::string& path) {
+  const absl::StatusOr<std::string> owner = ReadFile(path, kMostOwnerBytes);
+  return owner.ok() && !owner->empty() ? *owner : "an unknown job";
+}
+
+absl::Status LockError(int error, const std::string& path) {
+  const std::string text =
+      absl::StrCat("cannot write ", path, ": ", std::strerror(error));
+  return error == EACCES || error == EROFS ? absl::PermissionDeniedError(text)
+                                           : absl::InternalError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointLock>> CheckpointLock::Take(
+    const std::string& directory, const std::string& owner) {
+  RETURN_IF_ERROR(MakeDirectories(directory));
+  const std::string path = directory + kLockName;
+  const int fd =
+      open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) return LockError(errno, path);
+  std::unique_ptr<CheckpointLock> lock(new CheckpointLock(fd, path, owner));
+  // Whoever may write to the folder may lock it. Another user's file stays.
+  struct stat folder {};
+  if (stat(directory.c_str(), &folder) == 0) {
+    static_cast<void>(fchmod(fd, folder.st_mode & 0666));
+  }
+  // Folders without locks (some network file systems) have the owner's name.
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(directory, " is in use by ", OwnerIn(path),
+                     "; wait for its end, stop it, or name another "
+                     "checkpoint.directory"));
+  }
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, owner.data(), owner.size(), 0) !=
+                                   static_cast<ssize_t>(owner.size())) {
+    return LockError(errno, path);
+  }
+  return lock;
+}
+
+CheckpointLock::~CheckpointLock() { close(fd_); }
+
+absl::Status CheckpointLock::CheckHeld() const {
+  const std::string owner = OwnerIn(path_);
+  if (owner == owner_) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat("the folder has been taken over by ", owner,
+                   ", so this job commits nothing there any more"));
+}
+
+}  // namespace millrace

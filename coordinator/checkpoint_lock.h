@@ -1,0 +1,44 @@
+// Keeps a folder of checkpoints to one job at a time.
+//
+// A lock of the kernel keeps others out for as long as this process lives, on
+// one host and on shared folders that support such locks. The file's content
+// names the owner, so that a job whose lock was lost or could not be had sees
+// before each commit whether another one has taken over.
+
+#ifndef MILLRACE_COORDINATOR_CHECKPOINT_LOCK_H_
+#define MILLRACE_COORDINATOR_CHECKPOINT_LOCK_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+class CheckpointLock {
+ public:
+  // Makes the folder if need be. `owner`: the job, for people, and no other
+  // job's. FailedPrecondition, naming the other job, if one holds the folder;
+  // PermissionDenied or Internal, with the path, if it cannot be written.
+  static absl::StatusOr<std::unique_ptr<CheckpointLock>> Take(
+      const std::string& directory, const std::string& owner);
+  ~CheckpointLock();
+  CheckpointLock(const CheckpointLock&) = delete;
+  CheckpointLock& operator=(const CheckpointLock&) = delete;
+
+  // Aborted, naming the other job, once one has taken over.
+  absl::Status CheckHeld() const;
+
+ private:
+  CheckpointLock(int fd, std::string path, std::string owner)
+      : fd_(fd), path_(std::move(path)), owner_(std::move(owner)) {}
+
+  const int fd_;
+  const std::string path_;
+  const std::string owner_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_CHECKPOINT_LOCK_H_

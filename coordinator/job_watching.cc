@@ -1,0 +1,268 @@
+// Watches ranks that train: hangs, slow ranks, wrong numbers. Part of JobRunner
+// (job_runner.h). The rules are pure and lie in fault/.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "coordinator/job_runner.h"
+#include "fault/hang.h"
+#include "fault/replica_check.h"
+#include "planner/lower/lower.h"
+
+namespace millrace {
+namespace {
+
+// A rank that is this many times as slow as it should be is replaced, if the
+// job asks for it.
+constexpr double kReplacedFrom = 1.5;
+constexpr size_t kHashedStepsKept = 4;
+// Of seconds. The oldest tells what a host was before its rank became slow.
+constexpr size_t kHostSignsKept = 60;
+
+RankSign SignOf(const protocol::Progress& message) {
+  // The values of both enumerations are the same.
+  RankSign sign = {.activity = static_cast<RankActivity>(message.activity()),
+                   .progress = {.step = message.step()}};
+  const int num_lanes = std::min(kNumLanes, message.completed_size());
+  for (int lane = 0; lane < num_lanes; ++lane) {
+    sign.progress.completed[lane] = message.completed(lane);
+  }
+  return sign;
+}
+
+}  // namespace
+
+std::string JobRunner::NameOf(Rank rank) const {
+  return state_->NameOf(state_->members()[ToInt(rank)]);
+}
+
+void JobRunner::BeginWatching() {
+  watched_ = state_->generation();
+  const Layout& layout = plan_->layout;
+  hang_watch_.Begin(layout.num_ranks(), plan_->step_time_s, MonotonicNow());
+  bad_steps_.Begin(layout.num_ranks());
+  losses_.Begin();
+  state_hashes_.clear();
+  hosts_.clear();
+  std::vector<int32_t> stage_of;
+  for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
+    stage_of.push_back(CoordinatesOf(layout, Rank{rank}).pipeline);
+  }
+  std::vector<SlowRankWatch::Stage> stages(layout.pipeline);
+  for (size_t i = 0; i < stages.size() && i < plan_->compute_s.size(); ++i) {
+    stages[i].compute_s = plan_->compute_s[i];
+  }
+  slow_ranks_.Begin(std::move(stage_of), std::move(stages));
+}
+
+// Hangs. ----------------------------------------------------------------------
+
+void JobRunner::OnProgress(Rank rank, const protocol::ToCoordinator& message) {
+  if (!message.heartbeat().has_progress() ||
+      Generation{message.generation()} != watched_) {
+    return;
+  }
+  hang_watch_.Note(rank, SignOf(message.heartbeat().progress()),
+                   MonotonicNow());
+  if (!message.heartbeat().has_host()) return;
+  const protocol::HostSign& host = message.heartbeat().host();
+  std::deque<HostSign>& signs = hosts_[rank];
+  signs.push_back({.megahertz = host.megahertz(),
+                   .num_throttles = host.num_throttles(),
+                   .steal_share = host.steal_share(),
+                   .processor_pressure = host.processor_pressure(),
+                   .memory_pressure = host.memory_pressure()});
+  if (signs.size() > kHostSignsKept) signs.pop_front();
+}
+
+void JobRunner::CheckHang() {
+  const absl::Time now = MonotonicNow();
+  if (!hang_watch_.StandsStill(now) || watched_ != state_->generation()) return;
+  const absl::StatusOr<std::vector<Program>> programs =
+      BuildTrainingPrograms(job_.model, plan_->layout);
+  if (!programs.ok()) return;  // They were built when the plan was made.
+  std::vector<const Program*> borrowed;
+  for (const Program& program : *programs) borrowed.push_back(&program);
+  const Hang hang = ExplainStandstill(borrowed, hang_watch_.Progress(now));
+  RanksHang event = {
+      .generation = watched_,
+      .explanation = absl::StrCat(
+          "no rank has got on for ",
+          FormatSeconds(absl::ToDoubleSeconds(hang_watch_.StandingFor(now))),
+          ": ", hang.explanation)};
+  for (size_t i = 0; i < hang.culprits.size(); ++i) {
+    event.culprits.push_back(state_->members()[ToInt(hang.culprits[i])]);
+    event.reasons.push_back(
+        absl::StrCat(hang.whereabouts[i], "; ", event.explanation));
+    progress_->Line(absl::StrCat(NameOf(hang.culprits[i]),
+                                 " hangs: ", hang.whereabouts[i]));
+  }
+  Handle(event);
+}
+
+// Slow ranks. -----------------------------------------------------------------
+
+void JobRunner::WatchCompute(Rank rank, const protocol::StepDone& step) {
+  // Of a GPU's step only the measured ones say how long it computed.
+  if (job_.resources.uses_cuda() && step.timeline_size() == 0) return;
+  const std::optional<SlowRank> slow =
+      slow_ranks_.Note(rank, step.breakdown().compute_s());
+  if (!slow.has_value()) return;
+  const WorkerIdx worker = state_->members()[ToInt(rank)];
+  EventRecord record = {
+      .event = slow->recovered ? "rank_recovered" : "slow_rank",
+      .generation = ToInt(state_->generation()),
+      .step = step.step(),
+      .rank = ToInt(rank),
+      .host = state_->HostOf(worker)};
+  if (slow->recovered) {
+    record.detail = "computes as long as its Program's prediction again";
+  } else {
+    record.detail = absl::StrFormat(
+        "computes %.2f times as long as its Program's prediction, as learnt",
+        slow->factor);
+    const std::deque<HostSign>& signs = hosts_[rank];
+    if (!signs.empty() && !job_.resources.uses_cuda()) {
+      absl::StrAppend(&record.detail, "; ",
+                      SlowCause(signs.front(), signs.back()));
+    }
+  }
+  output_->Event(record);
+  progress_->Line(absl::StrCat(NameOf(rank), " ", record.detail));
+  if (!slow->recovered && job_.fault.on_slow_rank == "replace" &&
+      slow->factor >= kReplacedFrom && replaced_.insert(worker).second) {
+    Handle(ReplaceWorker{worker, absl::StrCat("slow: ", record.detail)});
+  }
+}
+
+// Wrong numbers. --------------------------------------------------------------
+
+void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
+  const Generation generation{message.generation()};
+  if (generation != state_->generation() || generation != watched_) return;
+  const int64_t step = message.state_hash().step();
+  auto& of_step = state_hashes_[step];
+  of_step[rank] = message.state_hash().hash();
+  const Layout& layout = plan_->layout;
+  if (static_cast<int32_t>(of_step.size()) < layout.num_ranks()) {
+    while (state_hashes_.size() > kHashedStepsKept) {
+      state_hashes_.erase(state_hashes_.begin());
+    }
+    return;
+  }
+  std::vector<uint64_t> hashes;
+  for (const auto& [member, hash] : of_step) hashes.push_back(hash);
+  state_hashes_.erase(step);
+  const ReplicaVerdict verdict = CompareReplicas(layout, hashes);
+  if (verdict.agree) return;
+  const bool outvoted = !verdict.minority.empty();
+  const std::vector<Rank>& suspects =
+      outvoted ? verdict.minority : verdict.undecided;
+  ReplicasDiffer event = {
+      .generation = generation, .step = step, .outvoted = outvoted};
+  std::vector<std::string> names;
+  for (const Rank suspect : suspects) {
+    event.suspects.push_back(state_->members()[ToInt(suspect)]);
+    names.push_back(NameOf(suspect));
+  }
+  event.explanation = absl::StrCat(
+      "after step ", step, " the parameters of ", absl::StrJoin(names, ", "),
+      outvoted ? " differ from those of most replicas; replacing it"
+               : " differ, with no majority; all go back",
+      " and going on from the last checkpoint");
+  progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));
+  Handle(event);
+}
+
+void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
+  const Generation generation{message.generation()};
+  if (generation != state_->generation() || generation != watched_) return;
+  const protocol::BadStep& bad = message.bad_step();
+  const std::optional<BadStepVerdict> verdict =
+      bad_steps_.Note(rank, {.step = bad.step(),
+                             .passed = bad.passed(),
+                             .origin = bad.origin(),
+                             .unchecked = bad.unchecked()});
+  if (!verdict.has_value()) return;
+  EventRecord record = {.event = "not_finite",
+                        .generation = message.generation(),
+                        .step = verdict->step};
+  if (verdict->passed) {
+    record.detail =
+        "loss or gradient was not a number, and was one when the step was run "
+        "again: some device computed wrongly; the step counts";
+  } else {
+    record.detail =
+        "loss or gradient is not a number; the weights were left as they were";
+    if (!verdict->unchecked.empty()) {
+      absl::StrAppend(&record.detail, "; ", verdict->unchecked);
+    } else if (verdict->origins.empty()) {
+      absl::StrAppend(&record.detail,
+                      "; no op made it: some parameters are not numbers");
+    } else {
+      record.rank = ToInt(verdict->origins[0].first);
+      record.host = state_->HostOf(state_->members()[record.rank]);
+      absl::StrAppend(
+          &record.detail, "; it began in ",
+          absl::StrJoin(verdict->origins, ", in ",
+                        [this](std::string* out, const auto& origin) {
+                          absl::StrAppend(out, origin.second, " of ",
+                                          NameOf(origin.first));
+                        }));
+    }
+  }
+  output_->Event(record);
+  if (verdict->passed || verdict->num_in_row == 1) {
+    progress_->Line(absl::StrCat("step ", verdict->step, ": ", record.detail));
+  }
+  if (verdict->passed) return;
+  const int32_t most = job_.fault.max_skipped_steps;
+  if (job_.fault.on_bad_gradient == "stop") {
+    Handle(TrainingHopeless{
+        generation, absl::StrCat("step ", verdict->step, ": ", record.detail)});
+  } else if (verdict->num_in_row > most) {
+    Handle(TrainingHopeless{
+        generation, absl::StrCat(verdict->num_in_row,
+                                 " steps in a row were skipped, more than "
+                                 "fault.max_skipped_steps = ",
+                                 most, ": ", record.detail)});
+  }
+}
+
+void JobRunner::WatchLoss(int64_t step, double loss) {
+  const std::optional<LossSpike> spike = losses_.Note(step, loss);
+  if (!spike.has_value()) return;
+  const Generation generation = state_->generation();
+  const int64_t committed = state_->committed_step();
+  const std::string& policy = job_.fault.on_loss_spike;
+  const bool rolls_back = policy == "roll_back" && committed >= 0;
+  const int64_t first = rolls_back ? committed + 1 : step;
+  std::string detail =
+      absl::StrFormat("loss %.4g, usually %.4g", spike->loss, spike->usual);
+  if (policy == "continue") {
+    detail += "; going on (fault.on_loss_spike: continue)";
+  } else {
+    absl::StrAppend(&detail,
+                    "; going back to the last checkpoint and leaving out ",
+                    first == step ? absl::StrCat("step ", step)
+                                  : absl::StrCat("steps ", first, " to ", step),
+                    " (fault.on_loss_spike: ", policy, ")");
+  }
+  output_->Event({.event = "loss_spike",
+                  .generation = ToInt(generation),
+                  .step = step,
+                  .detail = detail});
+  progress_->Line(absl::StrCat("step ", step, ": ", detail));
+  if (policy == "continue") return;
+  MustSucceed([&] { return log_->StepsLeftOut(first, step); });
+  Handle(RollBack{generation, absl::StrCat("the loss jumped in step ", step)});
+}
+
+}  // namespace millrace

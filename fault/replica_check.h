@@ -1,0 +1,36 @@
+// Compares what data-parallel replicas hold alike. Their states are equal bit
+// for bit after every step, so a difference is a fault of some device or
+// memory, and it spreads to all replicas with the next step's gradients.
+
+#ifndef MILLRACE_FAULT_REPLICA_CHECK_H_
+#define MILLRACE_FAULT_REPLICA_CHECK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+// Whether ranks hold copies of what others hold: parameters, and the moments
+// too where ZeRO shards nothing.
+bool HasReplicas(const Layout& layout);
+
+struct ReplicaVerdict {
+  bool agree = true;
+  // Ranks that differ from a majority of their replicas.
+  std::vector<Rank> minority;
+  // Ranks of groups without a majority, as of two replicas: any may be wrong.
+  std::vector<Rank> undecided;
+};
+
+// `hashes`: by rank, of the state that HasReplicas() is about.
+ReplicaVerdict CompareReplicas(const Layout& layout,
+                               absl::Span<const uint64_t> hashes);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_FAULT_REPLICA_CHECK_H_

@@ -1,0 +1,56 @@
+#include "fault/loss_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace millrace {
+namespace {
+
+// A loss that falls as a language model's does, with noise of `sigma` nats.
+double UsualLoss(int64_t step, double sigma, std::mt19937_64& random) {
+  return 2.5 + 6 * std::exp(-static_cast<double>(step) / 300) +
+         std::normal_distribution<double>(0, sigma)(random);
+}
+
+// Goal: usual losses are no spikes, whatever their noise; a jump of a nat and a
+// half among quiet ones is, wherever it comes after the first steps. Method:
+// seeds, 2000 steps each.
+TEST(LossWatchTest, TellsJumpsFromNoise) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    std::mt19937_64 random(seed);
+    const double sigma = seed % 2 == 0 ? 0.03 : 0.3;
+    LossWatch watch;
+    for (int64_t step = 1; step <= 2000; ++step) {
+      const auto spike = watch.Note(step, UsualLoss(step, sigma, random));
+      EXPECT_FALSE(spike.has_value()) << "seed " << seed << " step " << step;
+    }
+    const double jump = 2.5 + (seed % 2 == 0 ? 1.5 : 4);
+    const auto spike = watch.Note(2001, jump);
+    ASSERT_TRUE(spike.has_value()) << "seed " << seed;
+    EXPECT_EQ(spike->step, 2001);
+    EXPECT_NEAR(spike->usual, 2.5, 0.3);
+    // It counts for nothing afterwards.
+    EXPECT_TRUE(watch.Note(2002, jump).has_value());
+    EXPECT_FALSE(watch.Note(2003, 2.5).has_value());
+  }
+}
+
+TEST(LossWatchTest, IgnoresWhatIsNoNumberAndTheFirstSteps) {
+  LossWatch watch;
+  EXPECT_FALSE(watch.Note(1, 3).has_value());
+  EXPECT_FALSE(watch.Note(2, 30).has_value());
+  for (int64_t step = 3; step < 40; ++step) {
+    EXPECT_FALSE(watch.Note(step, 3).has_value());
+    EXPECT_FALSE(
+        watch.Note(step, std::numeric_limits<double>::quiet_NaN()).has_value());
+  }
+  EXPECT_TRUE(watch.Note(40, 30).has_value());
+  watch.Begin();
+  EXPECT_FALSE(watch.Note(41, 30).has_value());
+}
+
+}  // namespace
+}  // namespace millrace

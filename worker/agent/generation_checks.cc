@@ -1,0 +1,63 @@
+// What a rank tells of itself while it trains: how far it is, steps whose
+// numbers are bad, hashes of its state. Part of GenerationRun.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "fault/replica_check.h"
+#include "worker/agent/generation_run.h"
+#include "worker/agent/parameter_hash.h"
+
+namespace millrace {
+
+void GenerationRun::AddProgress(protocol::ToCoordinator* heartbeat) const {
+  if (message_.purpose() != protocol::GENERATION_PURPOSE_TRAIN) return;
+  heartbeat->set_generation(ToInt(generation_));
+  protocol::Progress* progress =
+      heartbeat->mutable_heartbeat()->mutable_progress();
+  // The values of both enumerations are the same.
+  progress->set_activity(static_cast<protocol::RankActivity>(
+      activity_.load(std::memory_order_relaxed)));
+  progress->set_step(progress_.step.load(std::memory_order_relaxed));
+  for (const auto& lane : progress_.completed) {
+    progress->add_completed(lane.load(std::memory_order_relaxed));
+  }
+}
+
+absl::Status GenerationRun::RepeatBadStep(StepResult* result) {
+  protocol::ToCoordinator message = NewMessage();
+  protocol::BadStep* bad = message.mutable_bad_step();
+  bad->set_step(result->step);
+  const absl::StatusOr<CheckedStep> checked =
+      trainer_->RepeatStep({.vote_to_stop = stop_requested_, .measure = false});
+  if (absl::IsUnimplemented(checked.status())) {
+    bad->set_unchecked(std::string(checked.status().message()));
+  } else {
+    RETURN_IF_ERROR(checked.status());
+    bad->set_passed(checked->result.finite);
+    bad->set_origin(checked->origin);
+    *result = checked->result;
+  }
+  client_->SendReliably(std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::SendStateHash(const JobSpec& job) {
+  const Layout& layout = trainer_->program().layout;
+  // A GPU's state would have to be copied to the host first.
+  if (job.resources.uses_cuda() || !HasReplicas(layout)) {
+    return absl::OkStatus();
+  }
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->ReadState());
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_state_hash()->set_step(trainer_->completed_steps());
+  message.mutable_state_hash()->set_hash(
+      HashReplica(state, /*with_moments=*/layout.zero == 0));
+  client_->SendReliably(std::move(message));
+  return absl::OkStatus();
+}
+
+}  // namespace millrace
