@@ -248,20 +248,23 @@ void JobRunner::Do(const BeginGeneration& action) {
     if (AllSeeCheckpoints()) {
       start->set_checkpoint_directory(CheckpointDirectory());
     }
-    const absl::StatusOr<std::string> restore =
-        RestorePath(action.restore_step);
+    const absl::Status restore = AddRestore(action.restore_step, start);
     if (!restore.ok()) {
-      Handle(NothingToRestore{std::string(restore.status().message())});
+      Handle(NothingToRestore{std::string(restore.message())});
       return;
     }
-    start->set_restore_path(*restore);
+    AddReplicas(start);
   }
+  const std::vector<std::string> partners = PartnerAddresses();
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     const WorkerIdx worker = action.members[rank];
     if (action.purpose == Purpose::kTrain && state_->HasSeveralHosts()) {
       output_->SetHost(Rank{rank}, state_->HostOf(worker));
     }
     start->set_rank(rank);
+    if (rank < static_cast<int32_t>(partners.size())) {
+      start->set_replica_partner(partners[rank]);
+    }
     server_->Send(worker_sessions_[worker], message);
   }
 }
@@ -383,6 +386,7 @@ void JobRunner::Do(const Report& action) {
                                    ", ", FormatSeconds(seconds),
                                    " after the failure"));
     }
+    ReportSource(action.step);
     began_training_ = true;
     recovery_began_s_.reset();
     MustSucceed(output_->WriteTime());

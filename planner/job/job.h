@@ -135,6 +135,9 @@ struct FaultSpec {
   // Hosts that come back: "auto" (if it pays), "always" or "never".
   std::string take_in_hosts = "auto";
   int32_t max_restarts = 100;  // Without a checkpoint in between.
+  // Steps between copies of the state in other processes' memory; 0: none.
+  // Absent: from what they cost.
+  std::optional<int64_t> replica_interval_steps;
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

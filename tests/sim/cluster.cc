@@ -217,8 +217,12 @@ void Cluster::Do(const BeginGeneration& action) {
     Violate("restores something else than the last commit");
   }
   const bool profile = action.purpose == Purpose::kProfile;
+  generation_members_[generation] = action.members;
+  const int64_t step = profile ? 0 : ChooseStep(action);
+  const bool from_memory = step > std::max<int64_t>(action.restore_step, 0);
+  num_from_memory_ += from_memory;
   for (size_t i = 0; i < workers_.size(); ++i) {
-    At(Random(0.001, 0.05), [this, i, action, profile] {
+    At(Random(0.001, 0.05), [this, i, action, profile, step, from_memory] {
       SimulatedWorker& worker = workers_[i];
       const bool is_member =
           std::find(action.members.begin(), action.members.end(),
@@ -230,14 +234,17 @@ void Cluster::Do(const BeginGeneration& action) {
       worker.seen = worker.given = action.generation;
       worker.phase = WorkerPhase::kStarting;
       worker.failed = worker.done = worker.vote_to_stop = false;
-      worker.steps = std::max<int64_t>(action.restore_step, 0);
+      worker.steps = step;
+      std::erase_if(memory_[worker.process.worker], [&](const auto& entry) {
+        return entry.first.set.step > step;
+      });
       if (profile) return;
-      At(Random(0.05, 0.3), [this, i, action] {
+      At(Random(0.05, 0.3), [this, i, action, from_memory] {
         SimulatedWorker& later = workers_[i];
         if (!IsResponsive(later) || later.seen != action.generation) return;
         later.phase = WorkerPhase::kRunning;
         PostFromWorker(i, WorkerRunning{later.process.worker, action.generation,
-                                        later.steps});
+                                        later.steps, from_memory});
       });
     });
   }
@@ -344,6 +351,10 @@ void Cluster::LoseRandomHost() {
       static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
   if (!hosts_[agent_idx].alive) return;
   hosts_[agent_idx] = {.alive = false};
+  ++num_absences_;
+  for (int32_t i = 0; i < options_.devices_per_agent; ++i) {
+    memory_.erase(WorkerIdx{agent_idx * options_.devices_per_agent + i});
+  }
   for (SimulatedWorker& worker : workers_) {
     if (worker.agent_idx == agent_idx) worker.alive = false;
   }
@@ -357,6 +368,7 @@ void Cluster::CutRandomHost() {
       static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
   if (!IsReachable(agent_idx)) return;
   hosts_[agent_idx].cut = true;
+  ++num_absences_;
   ReturnHost(agent_idx);
 }
 
@@ -440,6 +452,12 @@ void Cluster::RunStep(Generation generation) {
     if (!frozen) FailGeneration(generation);
     return;
   }
+  const int64_t interval = options_.replica_interval;
+  if (interval > 0 && num_sending_ > 0 && sending_ == generation &&
+      (workers_[members.front()].steps + 1) % interval == 0) {
+    At(kStepS / 10, [this, generation] { RunStep(generation); });
+    return;  // The copies of the last set are on their way.
+  }
   bool stop = false;
   bool may_step = true;
   for (size_t i : members) {
@@ -448,6 +466,12 @@ void Cluster::RunStep(Generation generation) {
     if (workers_[i].steps != workers_[members.front()].steps) {
       Violate("ranks of one generation are at different steps");
     }
+  }
+  const int64_t begun = workers_[members.front()].steps;
+  if (may_step && interval > 0 && begun > 0 && sending_ != generation) {
+    TakeReplicas(generation, begun);  // What was restored.
+    At(kStepS / 10, [this, generation] { RunStep(generation); });
+    return;
   }
   if (may_step) {
     const int64_t step =
@@ -472,8 +496,115 @@ void Cluster::RunStep(Generation generation) {
       }
     }
     if (last) return;
+    if (interval > 0 && step % interval == 0) TakeReplicas(generation, step);
   }
   At(kStepS, [this, generation] { RunStep(generation); });
+}
+
+// Copies in memory. -----------------------------------------------------------
+
+void Cluster::AddReplica(WorkerIdx holder, const HeldReplica& replica) {
+  auto& parts = memory_[holder];
+  const ReplicaSet& set = replica.part.set;
+  ReplicaSet before;
+  for (const auto& [part, held] : parts) {
+    if (part.set.generation == set.generation && part.set < set) {
+      before = std::max(before, part.set);
+    }
+  }
+  std::erase_if(parts,
+                [&](const auto& entry) { return entry.first.set < before; });
+  HeldReplica held = replica;
+  held.holder = holder;
+  parts[replica.part] = held;
+}
+
+bool Cluster::IsAtWork(WorkerIdx worker, Generation generation) const {
+  return std::any_of(
+      workers_.begin(), workers_.end(), [&](const SimulatedWorker& other) {
+        return other.process.worker == worker && IsResponsive(other) &&
+               IsReachable(other.agent_idx) && other.given == generation &&
+               other.seen == generation;
+      });
+}
+
+void Cluster::TakeReplicas(Generation generation, int64_t step) {
+  const std::vector<WorkerIdx>& ranks = generation_members_[ToInt(generation)];
+  std::vector<std::string> hosts;
+  for (WorkerIdx worker : ranks) {
+    hosts.push_back(
+        absl::StrCat(ToInt(worker) / options_.devices_per_agent));
+  }
+  const std::vector<std::optional<Rank>> partners = ReplicaPartners(hosts);
+  sending_ = generation;
+  num_sending_ = 0;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const HeldReplica replica = {
+        .part = {{generation, step}, Rank{static_cast<int32_t>(rank)}},
+        .num_ranks = static_cast<int32_t>(ranks.size()),
+        .kind = ReplicaKind::kOwn};
+    AddReplica(ranks[rank], replica);
+    if (!partners[rank].has_value()) continue;
+    ++num_sending_;
+    At(Random(0.01, 0.4),
+       [this, replica, partner = ranks[ToInt(*partners[rank])]] {
+         ArriveAtPartner(replica, partner);
+       });
+  }
+  if (num_sending_ == 0) {
+    whole_ = {generation, step};
+    num_absences_ = 0;
+  }
+}
+
+void Cluster::ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner) {
+  const Generation generation = replica.part.set.generation;
+  const WorkerIdx sender =
+      generation_members_[ToInt(generation)][ToInt(replica.part.rank)];
+  if (sending_ != generation || log_.generation != generation) return;
+  if (!IsAtWork(sender, generation) || !IsAtWork(partner, generation)) {
+    // A network that was cut may come back; a generation that ended does not.
+    At(kStepS, [this, replica, partner] { ArriveAtPartner(replica, partner); });
+    return;
+  }
+  HeldReplica copy = replica;
+  copy.kind = ReplicaKind::kCopy;
+  AddReplica(partner, copy);
+  if (--num_sending_ > 0) return;
+  whole_ = replica.part.set;
+  std::set<int32_t> gone;  // Since they sent theirs.
+  for (WorkerIdx worker : generation_members_[ToInt(generation)]) {
+    const int32_t agent_idx = ToInt(worker) / options_.devices_per_agent;
+    if (!IsReachable(agent_idx)) gone.insert(agent_idx);
+  }
+  num_absences_ = static_cast<int32_t>(gone.size());
+}
+
+// The state machine has cleared all workers, so all that is held is known.
+int64_t Cluster::ChooseStep(const BeginGeneration& action) {
+  const int64_t on_disk = std::max<int64_t>(action.restore_step, 0);
+  std::vector<HeldReplica> held;
+  for (const SimulatedWorker& worker : workers_) {
+    // Those have told in clearing or in joining. Whoever has died since fails
+    // the generation.
+    const bool has_told =
+        worker.seen == action.generation ||
+        (worker.seen == Generation{} && IsResponsive(worker) &&
+         IsReachable(worker.agent_idx));
+    if (!has_told) continue;
+    for (const auto& [part, replica] : memory_[worker.process.worker]) {
+      held.push_back(replica);
+    }
+  }
+  const auto choice = ChooseReplicas(held, on_disk, {});
+  const int64_t step = choice.has_value() ? choice->set.step : on_disk;
+  if (num_absences_ <= 1 && step < whole_.step) {
+    Violate(absl::StrCat("went back to step ", step, " though step ",
+                         whole_.step, " was copied, and ", num_absences_,
+                         " hosts were away since: ",
+                         ReasonAgainstReplicas(held, step + 1, {})));
+  }
+  return step;
 }
 
 }  // namespace millrace

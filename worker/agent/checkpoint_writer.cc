@@ -146,7 +146,8 @@ absl::StatusOr<std::string> CheckpointWriter::Write(
     if (is_taken) break;
     absl::SleepFor(kPollInterval);
   }
-  StoppableFiles files(files_, &abandoned_);
+  StoppableFiles files(write.files != nullptr ? write.files.get() : files_,
+                       &abandoned_);
   return WriteCheckpointPart(files, write.directory, write.info, write.rank,
                              write.snapshot->pieces());
 }

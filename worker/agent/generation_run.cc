@@ -48,11 +48,14 @@ TimeBreakdown Scaled(const TimeBreakdown& breakdown, double factor) {
 }  // namespace
 
 GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
-                             CheckpointWriter* writer, Generation generation,
+                             CheckpointWriter* writer, ReplicaKeeper* replicas,
+                             Generation generation,
                              const protocol::StartGeneration& message)
     : options_(options),
       client_(client),
       writer_(writer),
+      replicas_(replicas),
+      replica_client_(std::make_shared<ReplicaClient>(options.secret)),
       generation_(generation),
       message_(message),
       rank_{message.rank()},
@@ -69,6 +72,8 @@ void GenerationRun::Abort() {
   store_.Abort();
   aborted_ = true;
   writer_->Abandon();
+  replicas_->Abandon();
+  replica_client_->Abort();
   std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_ != nullptr) communicators_->Abort();
   if (trainer_ != nullptr) trainer_->Abort();
@@ -119,7 +124,11 @@ void GenerationRun::Run() {
     trainer = std::move(trainer_);
   }
   // Here, so that a device that hangs is noticed by who waits for the end.
+  if (!status.ok() && running_ && trainer != nullptr) {
+    KeepStateOfFailure(*job, *trainer);
+  }
   begun_checkpoint_.reset();
+  begun_replica_.reset();
   newest_snapshot_ = nullptr;
   trainer.reset();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -171,12 +180,15 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
                      PrepareReferences(job, FromMessage(message_.layout()),
                                        rank_, *trainer_, *batches_));
   }
-  RETURN_IF_ERROR(Restore(job, has_starting_weights));
+  RETURN_IF_ERROR(message_.has_replica_restore()
+                      ? RestoreFromMemory()
+                      : Restore(job, has_starting_weights));
+  const double restore_s = MonotonicSeconds() - made_s;
   // Recoveries end with this line; scripts/bench_recovery reads it.
   std::cerr << absl::StrFormat(
                    "generation %d: trainer made in %.2f s, restored in %.2f s",
                    ToInt(generation_), made_s - began_s,
-                   MonotonicSeconds() - made_s)
+                   restore_s)
             << std::endl;
   running_ = true;
   protocol::ToCoordinator message = NewMessage();
@@ -184,6 +196,9 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
       trainer_->completed_steps());
   message.mutable_generation_running()->set_arena_bytes(
       trainer_->allocated_bytes());
+  message.mutable_generation_running()->set_restore_s(restore_s);
+  message.mutable_generation_running()->set_from_memory(
+      message_.has_replica_restore());
   client_->SendReliably(std::move(message));
   return TrainToTheEnd(job);
 }
@@ -283,6 +298,15 @@ GenerationRun::SnapshotOfState(const JobSpec& job) {
   return snapshot;
 }
 
+CheckpointInfo GenerationRun::InfoOf(const JobSpec& job, int64_t step) const {
+  return {.step = step,
+          .generation = generation_,
+          .seed = job.training.seed,
+          .samples_consumed = step * job.training.global_batch,
+          .layout = FromMessage(message_.layout()),
+          .job_yaml = message_.job_yaml()};
+}
+
 absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
   const int64_t step = trainer_->completed_steps();
@@ -317,12 +341,7 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   }
   begun_checkpoint_ = {
       .directory = message_.checkpoint_directory(),
-      .info = {.step = step,
-               .generation = generation_,
-               .seed = job.training.seed,
-               .samples_consumed = step * job.training.global_batch,
-               .layout = FromMessage(message_.layout()),
-               .job_yaml = message_.job_yaml()},
+      .info = InfoOf(job, step),
       .rank = rank_,
       .snapshot = *snapshot,
       .on_written = on_written};
@@ -389,6 +408,8 @@ void GenerationRun::ReportStep(const StepResult& result,
     rewards->set_accuracy(result.preference->accuracy);
   }
   *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
+  done->set_replica_wait_s(std::exchange(replica_wait_s_, 0));
+  done->set_replica_error(replicas_->TakeError());
   if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
     AddTimeline(*result.timeline, done);
     AddBegin(*result.timeline, done);
@@ -447,10 +468,15 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   processor_time_ = ReadProcessorTime();
   timeline_interval_ =
       std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
-  int64_t saved_step = message_.restore_path().empty() ? -1 : first_step_ - 1;
+  int64_t saved_step =
+      message_.restore_path().empty() || message_.has_replica_restore()
+          ? -1
+          : first_step_ - 1;
+  RETURN_IF_ERROR(BeginReplicas(job));
   std::optional<StepResult> result;
   while (trainer_->completed_steps() < training.num_steps && !stop_) {
     const int64_t step = trainer_->completed_steps() + 1;
+    RETURN_IF_ERROR(AwaitReplica(step));
     ASSIGN_OR_RETURN(result,
                      trainer_->RunStep({.vote_to_stop = stop_requested_,
                                         .measure = SendsTimelineOf(step)}));
@@ -472,6 +498,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       RETURN_IF_ERROR(BeginCheckpoint(job));
       saved_step = step;
     }
+    RETURN_IF_ERROR(TakeReplica(job));
+    RETURN_IF_ERROR(KeepReplica(result.has_value() ? result->step : -1));
     if (result.has_value() && begun_checkpoint_.has_value() &&
         result->step >= begun_checkpoint_->info.step) {
       RETURN_IF_ERROR(WriteSnapshot());

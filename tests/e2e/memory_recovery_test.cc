@@ -1,0 +1,148 @@
+// Jobs that write no checkpoints while they train and lose processes: their
+// state comes back from memory.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "tests/e2e/job_process.h"
+
+namespace millrace {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* layout;
+  int32_t num_ranks;
+  int64_t interval;  // fault.replica_interval_steps; -1: auto.
+  int64_t most_lost;
+};
+
+const Case kCases[] = {
+    // Data-parallel ranks have each other's state.
+    {"zero0", "{pipeline: 1, tensor: 1, data: 2, zero: 0}", 2, -1, 1},
+    {"zero1", "{pipeline: 1, tensor: 1, data: 2, zero: 1}", 2, 1, 1},
+    {"zero3", "{pipeline: 1, tensor: 1, data: 2, zero: 3}", 2, 4, 4},
+    {"pipeline", "{pipeline: 2, tensor: 1, data: 1, zero: 0}", 2, 3, 3},
+    {"tensor", "{pipeline: 1, tensor: 2, data: 1, zero: 0}", 2, 2, 2},
+    {"all", "{pipeline: 2, tensor: 1, data: 2, zero: 1}", 4, 5, 5},
+    {"alone", "{pipeline: 1, tensor: 1, data: 1, zero: 0}", 1, 2, 2}};
+
+class MemoryRecoveryTest : public testing::TestWithParam<Case> {};
+
+std::string WriteJob(const JobFolder& folder, const Case& which,
+                     int64_t num_steps) {
+  return WriteTinyJob(
+      folder,
+      {.num_steps = num_steps,
+       .checkpoint_interval = 0,
+       .devices_per_agent = which.num_ranks,
+       .layout = which.layout,
+       .extra = which.interval < 0
+                    ? "profile_output: none\n"
+                    : absl::StrCat("profile_output: none\n"
+                                   "fault: {replica_interval_steps: ",
+                                   which.interval, "}\n")});
+}
+
+int64_t LastStep(const JobFolder& folder) {
+  const auto metrics = ReadLines(folder, "metrics.jsonl");
+  return metrics.empty() ? 0 : metrics.back().value("step", int64_t{0});
+}
+
+bool AwaitTraining(const JobProcess& process, const JobFolder& folder,
+                   int64_t count) {
+  return process.WaitUntil(
+      [&] { return CountEvents(folder, "training") >= count; });
+}
+
+// "from memory (...), 1 step trained again, in 3 ms" has 1.
+int64_t TrainedAgain(const std::string& detail) {
+  const size_t end = detail.find(" step", detail.find("), "));
+  int64_t count = -1;
+  const size_t begin = detail.rfind(' ', end - 1) + 1;
+  EXPECT_TRUE(absl::SimpleAtoi(detail.substr(begin, end - begin), &count))
+      << detail;
+  return count;
+}
+
+// Goal: with checkpoints off, kill -9 of a worker costs at most one step, or
+// as many as lie between copies, and the final parameters are those of the
+// undisturbed run, bit for bit; also where a second worker is killed while the
+// first is being replaced. Method: three kills at random steps, the second one
+// with another right behind it; the seed is printed.
+TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
+  const Case& which = GetParam();
+  const JobFolder folder(absl::StrCat("memory-", which.name));
+  const std::string job = WriteJob(folder, which, 700);
+  std::string expected;
+  {
+    JobProcess undisturbed(folder, RunCommand(job));
+    ASSERT_EQ(undisturbed.Wait(), 0) << undisturbed.Output();
+    expected = ReadResult(folder).value("parameter_hash", "");
+    ASSERT_FALSE(expected.empty());
+  }
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  JobProcess process(folder, RunCommand(job));
+  std::vector<double> seconds;
+  for (int kill_idx = 0; kill_idx < 3; ++kill_idx) {
+    const int64_t num_training = CountEvents(folder, "training");
+    ASSERT_TRUE(AwaitTraining(process, folder, std::max<int64_t>(
+                                                   1, num_training)))
+        << process.Output();
+    const int64_t target = LastStep(folder) + 20 + random() % 60;
+    ASSERT_TRUE(process.WaitUntil([&] { return LastStep(folder) >= target; }))
+        << process.Output();
+    std::vector<pid_t> workers = process.Find("worker");
+    ASSERT_EQ(workers.size(), static_cast<size_t>(which.num_ranks));
+    const int64_t before = CountEvents(folder, "training");
+    const double began_s = MonotonicSeconds();
+    const size_t first = random() % workers.size();
+    ASSERT_EQ(kill(workers[first], SIGKILL), 0);
+    if (kill_idx == 1 && workers.size() > 1) {
+      const int64_t deaths = CountEvents(folder, "worker_died");
+      ASSERT_TRUE(process.WaitUntil(
+          [&] { return CountEvents(folder, "worker_died") > deaths; }));
+      kill(workers[(first + 1) % workers.size()], SIGKILL);
+    }
+    ASSERT_TRUE(AwaitTraining(process, folder, before + 1))
+        << process.Output();
+    seconds.push_back(MonotonicSeconds() - began_s);
+  }
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
+  std::vector<int64_t> lost;
+  for (const nlohmann::json& event : ReadLines(folder, "events.jsonl")) {
+    if (event["event"] != "restored") continue;
+    const std::string detail = event["detail"];
+    EXPECT_EQ(detail.rfind("from memory (", 0), 0u) << detail;
+    lost.push_back(TrainedAgain(detail));
+    EXPECT_LE(lost.back(), which.most_lost) << detail;
+  }
+  EXPECT_GE(lost.size(), 3u);
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);  // At the end.
+  std::sort(seconds.begin(), seconds.end());
+  std::cout << which.name << ": kill to training again: median " << seconds[1]
+            << " s, longest " << seconds.back() << " s; steps trained again at "
+            << "most " << *std::max_element(lost.begin(), lost.end())
+            << std::endl;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MemoryRecoveryTest,
+                         testing::ValuesIn(kCases), [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
+
+}  // namespace
+}  // namespace millrace
