@@ -172,9 +172,9 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     return;
   }
   members.resize(plan.layout.num_ranks());
-  const absl::StatusOr<ReplicaPlan> replicas = ReplicaPlanOf(
-      plan.layout, plan.prediction.step_time_s, FailureDomains(members),
-      plan.prediction.memory_bytes());
+  const absl::StatusOr<ReplicaPlan> replicas =
+      ReplicaPlanOf(plan.layout, plan.prediction.step_time_s,
+                    FailureDomains(members), plan.prediction.memory_bytes());
   if (!replicas.ok()) {
     Handle(PlanRefused{std::string(replicas.status().message())});
     return;

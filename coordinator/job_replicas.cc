@@ -33,8 +33,7 @@ ReplicaKind KindOf(protocol::ReplicaKind kind) {
 }
 
 std::string StepsTrainedAgain(int64_t count) {
-  return absl::StrCat(count, count == 1 ? " step" : " steps",
-                      " trained again");
+  return absl::StrCat(count, count == 1 ? " step" : " steps", " trained again");
 }
 
 }  // namespace
@@ -98,40 +97,32 @@ std::vector<HeldReplica> JobRunner::HeldReplicas() const {
       continue;  // It is away.
     }
     for (const protocol::HeldReplica& part : of_worker.parts()) {
-      held.push_back(
-          {.holder = worker,
-           .part = {{Generation{part.generation()}, part.step()},
-                    Rank{part.rank()}},
-           .num_ranks = part.num_ranks(),
-           .kind = KindOf(part.kind()),
-           .bytes = part.bytes()});
+      held.push_back({.holder = worker,
+                      .part = {{Generation{part.generation()}, part.step()},
+                               Rank{part.rank()}},
+                      .num_ranks = part.num_ranks(),
+                      .kind = KindOf(part.kind()),
+                      .bytes = part.bytes()});
     }
   }
   return held;
 }
 
-std::optional<ReplicaChoice> JobRunner::ChooseFromMemory(int64_t least_step) {
-  const std::vector<HeldReplica> held = HeldReplicas();
-  std::optional<ReplicaChoice> choice =
-      ChooseReplicas(held, least_step, refused_replicas_);
-  const int64_t used_step =
-      choice.has_value() ? choice->set.step : least_step;
+std::optional<ReplicaChoice> JobRunner::ChooseFromMemory(
+    int64_t least_step) const {
+  return ChooseReplicas(HeldReplicas(), least_step, refused_replicas_);
+}
+
+void JobRunner::ReportIncomplete(int64_t step, const std::string& instead) {
   const std::string reason =
-      ReasonAgainstReplicas(held, used_step + 1, refused_replicas_);
-  if (!reason.empty() && began_training_) {
-    const std::string instead =
-        choice.has_value() ? absl::StrCat("step ", used_step, " in memory")
-        : least_step > 0
-            ? absl::StrCat("the checkpoint of step ", least_step)
-            : "the beginning";
-    progress_->Line(absl::StrCat("not from the newest copies in memory: ",
-                                 reason, "; going back to ", instead));
-    output_->Event({.event = "replicas_incomplete",
-                    .generation = ToInt(state_->generation()),
-                    .step = used_step,
-                    .detail = absl::StrCat(reason, "; back to ", instead)});
-  }
-  return choice;
+      ReasonAgainstReplicas(HeldReplicas(), step + 1, refused_replicas_);
+  if (reason.empty() || !began_training_) return;
+  progress_->Line(absl::StrCat("not from copies in memory: ", reason,
+                               "; going back to ", instead));
+  output_->Event({.event = "replicas_incomplete",
+                  .generation = ToInt(state_->generation()),
+                  .step = step,
+                  .detail = absl::StrCat(reason, "; back to ", instead)});
 }
 
 int64_t JobRunner::StepOnDisk(const std::string& path) const {
@@ -157,8 +148,10 @@ absl::Status JobRunner::AddRestore(int64_t committed_step,
     // one before.
     if (step < expected_step) choice = ChooseFromMemory(step + 1);
     if (!choice.has_value()) {
+      const std::string source = path.empty() ? "the beginning" : path;
       start->set_restore_path(path);
-      NoteSource(path.empty() ? "the beginning" : path, step);
+      ReportIncomplete(step, source);
+      NoteSource(source, step);
       return absl::OkStatus();
     }
   }
@@ -192,11 +185,11 @@ void JobRunner::ReportSource(int64_t step) {
   if (source_.empty()) return;
   progress_->Line(absl::StrCat("state of step ", step, " ", source_, ", in ",
                                FormatSeconds(restore_s_)));
-  output_->Event({.event = "restored",
-                  .generation = ToInt(state_->generation()),
-                  .step = step,
-                  .detail = absl::StrCat(source_, ", in ",
-                                         FormatSeconds(restore_s_))});
+  output_->Event(
+      {.event = "restored",
+       .generation = ToInt(state_->generation()),
+       .step = step,
+       .detail = absl::StrCat(source_, ", in ", FormatSeconds(restore_s_))});
   source_.clear();
 }
 
@@ -207,9 +200,9 @@ void JobRunner::OnReplicaError(Rank rank, const protocol::StepDone& step) {
                   .step = step.step(),
                   .rank = ToInt(rank),
                   .detail = step.replica_error()});
-  progress_->Line(absl::StrCat("rank ", ToInt(rank),
-                               " has no new copy of its state in memory: ",
-                               step.replica_error()));
+  progress_->Line(absl::StrCat(
+      "rank ", ToInt(rank),
+      " has no new copy of its state in memory: ", step.replica_error()));
 }
 
 }  // namespace millrace

@@ -182,7 +182,9 @@ class JobRunner {
       const std::vector<WorkerIdx>& members) const;
   std::vector<HeldReplica> HeldReplicas() const;
   int64_t StepOnDisk(const std::string& path) const;  // 0 for the seed.
-  std::optional<ReplicaChoice> ChooseFromMemory(int64_t least_step);
+  std::optional<ReplicaChoice> ChooseFromMemory(int64_t least_step) const;
+  // Says aloud why memory has no newer state than that step.
+  void ReportIncomplete(int64_t step, const std::string& instead);
   void AddReplicas(protocol::StartGeneration* start);
   // The address of each rank's partner, by rank; empty: it has none.
   std::vector<std::string> PartnerAddresses() const;
@@ -268,7 +270,7 @@ class JobRunner {
   std::optional<ReplicaSet> restored_set_;
   std::map<ReplicaSet, int> replica_tries_;  // Without training after them.
   std::set<ReplicaSet> refused_replicas_;
-  std::string source_;  // Of the generation's state; empty: not a recovery.
+  std::string source_;    // Of the generation's state; empty: not a recovery.
   double restore_s_ = 0;  // On the slowest rank.
 
   std::optional<StepObserver> observer_;  // Since the first measured step.

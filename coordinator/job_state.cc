@@ -414,9 +414,9 @@ void JobState::StartMissing() {
   // needed once more.
   for (const auto& [worker_idx, worker] : workers_) {
     const int32_t agent_idx = AgentOf(worker_idx);
-    if (agent_idx >= 0 && agents_[agent_idx].takes_part &&
-        IsReady(agent_idx) && worker.incarnation > 0 &&
-        worker.incarnation < ToInt(generation_) && !IsActive(worker_idx)) {
+    if (agent_idx >= 0 && agents_[agent_idx].takes_part && IsReady(agent_idx) &&
+        worker.incarnation > 0 && worker.incarnation < ToInt(generation_) &&
+        !IsActive(worker_idx)) {
       wanted.push_back(worker_idx);
     }
   }

@@ -305,8 +305,8 @@ void JobState::CheckAgents() {
                            "; see what it says itself, and whether its host "
                            "reaches this one");
     if (!refusal_.empty()) {
-      absl::StrAppend(&reason, ". The other hosts cannot go on without it: ",
-                      refusal_);
+      absl::StrAppend(&reason,
+                      ". The other hosts cannot go on without it: ", refusal_);
     }
     End(Verdict::kFailed, reason);
     return;

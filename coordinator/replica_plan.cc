@@ -64,14 +64,14 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
   const bool several_hosts =
       std::set<std::string>(facts.hosts.begin(), facts.hosts.end()).size() > 1;
   const bool has_partner = layout.num_ranks() > 1;
-  const ReplicaCost cost = {
-      .step_s = facts.step_s,
-      .part_bytes = plan.part_bytes,
-      .copy_bytes_per_s = kCopyBytesPerSecond,
-      .send_bytes_per_s = !has_partner    ? 0
-                          : several_hosts ? kNetworkBytesPerSecond
-                                          : kLoopbackBytesPerSecond,
-      .shares_processors = !job.resources.uses_cuda()};
+  const ReplicaCost cost = {.step_s = facts.step_s,
+                            .part_bytes = plan.part_bytes,
+                            .copy_bytes_per_s = kCopyBytesPerSecond,
+                            .send_bytes_per_s = !has_partner ? 0
+                                                : several_hosts
+                                                    ? kNetworkBytesPerSecond
+                                                    : kLoopbackBytesPerSecond,
+                            .shares_processors = !job.resources.uses_cuda()};
   plan.interval_steps = asked.value_or(ReplicaInterval(cost));
   plan.host_bytes =
       ReplicaBytes(plan.part_bytes, MostCopiesKept(plan.partners));
@@ -100,11 +100,11 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
       : several_hosts ? ", a copy on another host"
                       : ", a copy in another process of this host",
       "; takes ", FormatBytes(plan.host_bytes), " of host memory a rank and ",
-      absl::StrFormat("%.2f %% of the step",
-                      100 * ReplicaSeconds(cost) /
-                          std::max(1e-9, facts.step_s *
-                                             static_cast<double>(
-                                                 plan.interval_steps))));
+      absl::StrFormat(
+          "%.2f %% of the step",
+          100 * ReplicaSeconds(cost) /
+              std::max(1e-9, facts.step_s *
+                                 static_cast<double>(plan.interval_steps))));
   const int64_t fair = layout.num_ranks() > 1 ? 1 : 0;
   if (several_hosts && MostCopiesKept(plan.partners) > fair) {
     plan.warning =

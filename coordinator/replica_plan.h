@@ -24,7 +24,7 @@ struct ReplicaFacts {
 };
 
 struct ReplicaPlan {
-  int64_t interval_steps = 0;  // 0: none on a schedule.
+  int64_t interval_steps = 0;                 // 0: none on a schedule.
   std::vector<std::optional<Rank>> partners;  // By rank.
   int64_t part_bytes = 0;                     // The largest rank's part.
   int64_t host_bytes = 0;                     // On the rank that keeps most.

@@ -35,9 +35,9 @@ struct SetHolders {
 // Newest first.
 using NewestFirst = std::pair<int64_t, int64_t>;  // Step, generation; negated.
 
-std::map<NewestFirst, SetHolders> SetsOf(
-    const std::vector<HeldReplica>& held, int64_t least_step,
-    const std::set<ReplicaSet>& refused) {
+std::map<NewestFirst, SetHolders> SetsOf(const std::vector<HeldReplica>& held,
+                                         int64_t least_step,
+                                         const std::set<ReplicaSet>& refused) {
   std::map<NewestFirst, SetHolders> sets;
   for (const HeldReplica& replica : held) {
     const ReplicaSet& set = replica.part.set;
@@ -100,8 +100,8 @@ std::string ReasonAgainstReplicas(const std::vector<HeldReplica>& held,
 }
 
 std::string DescribeSources(const ReplicaChoice& choice) {
-  constexpr std::array<const char*, 3> kNames = {
-      "live state", "own snapshot", "partner's copy"};
+  constexpr std::array<const char*, 3> kNames = {"live state", "own snapshot",
+                                                 "partner's copy"};
   std::array<int32_t, 3> counts = {};
   for (const HeldReplica& replica : choice.parts) {
     ++counts[static_cast<size_t>(replica.kind)];
@@ -160,25 +160,23 @@ bool HasLiveReplicas(const Layout& layout,
         hosts[rank]);
   }
   return !several ||
-         std::all_of(hosts_of.begin(), hosts_of.end(), [](const auto& entry) {
-           return entry.second.size() > 1;
-         });
+         std::all_of(hosts_of.begin(), hosts_of.end(),
+                     [](const auto& entry) { return entry.second.size() > 1; });
 }
 
 double ReplicaSeconds(const ReplicaCost& cost) {
   if (!cost.shares_processors) return kSecondsOfEach;
-  return kSecondsOfEach + kPassesOfEach *
-                              static_cast<double>(cost.part_bytes) /
+  return kSecondsOfEach + kPassesOfEach * static_cast<double>(cost.part_bytes) /
                               cost.copy_bytes_per_s;
 }
 
 int64_t ReplicaInterval(const ReplicaCost& cost) {
   if (cost.step_s <= 0) return 1;
   const double by_cost = ReplicaSeconds(cost) / (kShareOfStep * cost.step_s);
-  const double send_s = cost.send_bytes_per_s > 0
-                            ? static_cast<double>(cost.part_bytes) /
-                                  cost.send_bytes_per_s
-                            : 0;
+  const double send_s =
+      cost.send_bytes_per_s > 0
+          ? static_cast<double>(cost.part_bytes) / cost.send_bytes_per_s
+          : 0;
   // Between two copies there is the step that takes the second.
   const double by_sending = 1 + send_s / cost.step_s;
   return static_cast<int64_t>(

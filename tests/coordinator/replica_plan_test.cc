@@ -68,8 +68,8 @@ TEST(ReplicaPlanTest, RefusesWhatDoesNotFit) {
 
 // Goal: hosts that cannot pair their ranks one to one are pointed out.
 TEST(ReplicaPlanTest, WarnsOfLopsidedHosts) {
-  const auto plan = PlanReplicas(JobOf(), LayoutOf(4, 1),
-                                 {.step_s = 0.5, .hosts = {"a", "a", "a", "b"}});
+  const auto plan = PlanReplicas(
+      JobOf(), LayoutOf(4, 1), {.step_s = 0.5, .hosts = {"a", "a", "a", "b"}});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->host_bytes, 9 * plan->part_bytes);
   EXPECT_THAT(plan->warning, HasSubstr("more than half of all ranks"));

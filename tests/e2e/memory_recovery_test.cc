@@ -42,16 +42,15 @@ class MemoryRecoveryTest : public testing::TestWithParam<Case> {};
 std::string WriteJob(const JobFolder& folder, const Case& which,
                      int64_t num_steps) {
   return WriteTinyJob(
-      folder,
-      {.num_steps = num_steps,
-       .checkpoint_interval = 0,
-       .devices_per_agent = which.num_ranks,
-       .layout = which.layout,
-       .extra = which.interval < 0
-                    ? "profile_output: none\n"
-                    : absl::StrCat("profile_output: none\n"
-                                   "fault: {replica_interval_steps: ",
-                                   which.interval, "}\n")});
+      folder, {.num_steps = num_steps,
+               .checkpoint_interval = 0,
+               .devices_per_agent = which.num_ranks,
+               .layout = which.layout,
+               .extra = which.interval < 0
+                            ? "profile_output: none\n"
+                            : absl::StrCat("profile_output: none\n"
+                                           "fault: {replica_interval_steps: ",
+                                           which.interval, "}\n")});
 }
 
 int64_t LastStep(const JobFolder& folder) {
@@ -98,8 +97,8 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
   std::vector<double> seconds;
   for (int kill_idx = 0; kill_idx < 3; ++kill_idx) {
     const int64_t num_training = CountEvents(folder, "training");
-    ASSERT_TRUE(AwaitTraining(process, folder, std::max<int64_t>(
-                                                   1, num_training)))
+    ASSERT_TRUE(
+        AwaitTraining(process, folder, std::max<int64_t>(1, num_training)))
         << process.Output();
     const int64_t target = LastStep(folder) + 20 + random() % 60;
     ASSERT_TRUE(process.WaitUntil([&] { return LastStep(folder) >= target; }))
@@ -116,8 +115,7 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
           [&] { return CountEvents(folder, "worker_died") > deaths; }));
       kill(workers[(first + 1) % workers.size()], SIGKILL);
     }
-    ASSERT_TRUE(AwaitTraining(process, folder, before + 1))
-        << process.Output();
+    ASSERT_TRUE(AwaitTraining(process, folder, before + 1)) << process.Output();
     seconds.push_back(MonotonicSeconds() - began_s);
   }
   ASSERT_EQ(process.Wait(), 0) << process.Output();
@@ -139,8 +137,8 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
             << std::endl;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MemoryRecoveryTest,
-                         testing::ValuesIn(kCases), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Layouts, MemoryRecoveryTest, testing::ValuesIn(kCases),
+                         [](const auto& info) {
                            return std::string(info.param.name);
                          });
 

@@ -109,9 +109,9 @@ TEST(JobSimulationTest, GoesOnWithoutLostHosts) {
 
 // Goal: with copies in memory and no checkpoints but the last, no generation
 // goes back further than to the newest set that was copied, whichever processes
-// die, and whichever one host; the job ends with all its steps. Method: workers,
-// hosts and coordinators die at random moments, in clusters of different shapes
-// and at different intervals.
+// die, and whichever one host; the job ends with all its steps. Method:
+// workers, hosts and coordinators die at random moments, in clusters of
+// different shapes and at different intervals.
 TEST(JobSimulationTest, RestoresFromMemory) {
   int64_t num_from_memory = 0;
   const std::vector<uint64_t> seeds = Seeds(3000);

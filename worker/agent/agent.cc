@@ -574,7 +574,7 @@ class Agent {
   std::string coordinator_exit_;
   RestartBudget coordinator_budget_;
   std::map<int32_t, int32_t> device_by_worker_;  // Among those of this agent.
-  std::map<int32_t, int> replica_memory_;  // Open files, by WorkerIdx.
+  std::map<int32_t, int> replica_memory_;        // Open files, by WorkerIdx.
   absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.

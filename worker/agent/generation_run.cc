@@ -187,8 +187,7 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
   // Recoveries end with this line; scripts/bench_recovery reads it.
   std::cerr << absl::StrFormat(
                    "generation %d: trainer made in %.2f s, restored in %.2f s",
-                   ToInt(generation_), made_s - began_s,
-                   restore_s)
+                   ToInt(generation_), made_s - began_s, restore_s)
             << std::endl;
   running_ = true;
   protocol::ToCoordinator message = NewMessage();
@@ -339,12 +338,11 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
     on_written(snapshot.status(), 0);
     return absl::OkStatus();
   }
-  begun_checkpoint_ = {
-      .directory = message_.checkpoint_directory(),
-      .info = InfoOf(job, step),
-      .rank = rank_,
-      .snapshot = *snapshot,
-      .on_written = on_written};
+  begun_checkpoint_ = {.directory = message_.checkpoint_directory(),
+                       .info = InfoOf(job, step),
+                       .rank = rank_,
+                       .snapshot = *snapshot,
+                       .on_written = on_written};
   if (!holds_up_training) return absl::OkStatus();
   RETURN_IF_ERROR(WriteSnapshot());
   // The writer reads the trainer's own memory, so it is waited for even after

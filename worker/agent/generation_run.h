@@ -135,7 +135,7 @@ class GenerationRun {
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;
   std::optional<ReplicaSnapshot> begun_replica_;  // Likewise.
-  double replica_wait_s_ = 0;  // Since the last report.
+  double replica_wait_s_ = 0;                     // Since the last report.
   bool snapshot_refused_ = false;  // The newest, for want of host memory.
   bool stop_ = false;
   double last_loss_ = 0;

@@ -58,10 +58,9 @@ absl::Status GenerationRun::RestoreFromMemory() {
     const bool may_pass = absl::IsUnavailable(filled) ||
                           absl::IsDeadlineExceeded(filled) ||
                           absl::IsAborted(filled);
-    return absl::Status(
-        may_pass ? filled.code() : absl::StatusCode::kDataLoss,
-        absl::StrCat("the state of step ", set.step,
-                     " in memory: ", filled.message()));
+    return absl::Status(may_pass ? filled.code() : absl::StatusCode::kDataLoss,
+                        absl::StrCat("the state of step ", set.step,
+                                     " in memory: ", filled.message()));
   }
   return trainer_->FinishFilling(set.step);
 }
@@ -136,7 +135,8 @@ absl::Status GenerationRun::KeepReplica(int64_t known_step) {
 }
 
 void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
-  if (trainer.completed_steps() < first_step_ && message_.has_replica_restore()) {
+  if (trainer.completed_steps() < first_step_ &&
+      message_.has_replica_restore()) {
     return;  // The state that it began with is in memory already.
   }
   std::optional<KeptState> kept = trainer.KeepState();

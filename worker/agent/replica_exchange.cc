@@ -94,8 +94,7 @@ absl::StatusOr<int64_t> ReadAnswer(TimedSocket& socket, int64_t num_bytes) {
 absl::Status GiveBytes(TimedSocket& socket, const ReplicaStore& store,
                        const ReplicaPart& part, int64_t offset,
                        int64_t num_bytes) {
-  std::vector<char> block(
-      static_cast<size_t>(std::min(num_bytes, kBlock)));
+  std::vector<char> block(static_cast<size_t>(std::min(num_bytes, kBlock)));
   for (int64_t at = 0; at < num_bytes; at += kBlock) {
     const int64_t count = std::min(kBlock, num_bytes - at);
     RETURN_IF_ERROR(store.Read(part, offset + at, count, block.data()));
@@ -239,8 +238,7 @@ void ReplicaServer::Serve(TimedSocket* socket) {
                             .status();
   while (status.ok() && !stopping_) {
     RequestHeader header = {};
-    status =
-        socket->Read(&header, sizeof(header), MonotonicNow() + kNoLimit);
+    status = socket->Read(&header, sizeof(header), MonotonicNow() + kNoLimit);
     if (!status.ok()) return;
     switch (header.request) {
       case Request::kEntry: {
@@ -315,8 +313,7 @@ class ReplicaClient::Channel {
     RETURN_IF_ERROR(socket_.Write(&header, sizeof(header), Soon()));
     RETURN_IF_ERROR(socket_.Write(entry.data(), entry.size(), Soon()));
     RETURN_IF_ERROR(ReadAnswer(socket_, kBlock).status());
-    RETURN_IF_ERROR(
-        GiveBytes(socket_, store, replica.part, 0, replica.bytes));
+    RETURN_IF_ERROR(GiveBytes(socket_, store, replica.part, 0, replica.bytes));
     return ReadAnswer(socket_, kBlock).status();
   }
 
@@ -332,12 +329,12 @@ absl::StatusOr<std::unique_ptr<ReplicaClient::Channel>> ReplicaClient::Open(
     const std::string& address) {
   ASSIGN_OR_RETURN(const auto host_and_port, SplitAddress(address));
   const absl::Time deadline = MonotonicNow() + kProofLimit;
-  absl::StatusOr<TimedSocket> socket = TimedSocket::Connect(
-      host_and_port.first, host_and_port.second, deadline);
+  absl::StatusOr<TimedSocket> socket =
+      TimedSocket::Connect(host_and_port.first, host_and_port.second, deadline);
   if (!socket.ok()) {
     return absl::UnavailableError(absl::StrCat(
-        "the worker at ", address, ", which keeps a part of the state: ",
-        socket.status().message()));
+        "the worker at ", address,
+        ", which keeps a part of the state: ", socket.status().message()));
   }
   auto channel = std::make_unique<Channel>(this, *std::move(socket));
   {
@@ -480,8 +477,8 @@ absl::Status ReplicaClient::Fill(const ReplicaSet& set,
   const auto num_ranks = static_cast<int64_t>(addresses.size());
   std::vector<ManifestFile> parts(addresses.size());
   std::vector<std::unique_ptr<Channel>> channels(addresses.size());
-  RETURN_IF_ERROR(ParallelFor(
-      num_ranks, NumCopyThreads(), [&](int64_t i) -> absl::Status {
+  RETURN_IF_ERROR(
+      ParallelFor(num_ranks, NumCopyThreads(), [&](int64_t i) -> absl::Status {
         const ReplicaPart part = {set, Rank{static_cast<int32_t>(i)}};
         std::string entry;
         if (addresses[i] == own_address) {
@@ -501,8 +498,8 @@ absl::Status ReplicaClient::Fill(const ReplicaSet& set,
     const std::string& address = addresses[i];
     files.openers[JoinPath(folder, parts[i].name)] =
         [this, &store, part, num_bytes, &address, &channel = channels[i],
-         is_own = address ==
-                  own_address]() -> std::unique_ptr<RandomAccessFile> {
+         is_own =
+             address == own_address]() -> std::unique_ptr<RandomAccessFile> {
       if (is_own) return std::make_unique<LocalPart>(&store, part, num_bytes);
       return std::make_unique<RemotePart>(this, address, part, num_bytes,
                                           std::move(channel));

@@ -73,8 +73,8 @@ class ReplicaClient {
   // Fills every piece from the parts of `set`, whichever layout they were cut
   // for. `addresses` has the holder of each rank's part, by rank; what
   // `own_address` has is read from `store`. Every byte is verified. DataLoss if
-  // one differs, NotFound if a holder lacks its part, Unavailable if it is gone;
-  // the pieces then hold a mixture.
+  // one differs, NotFound if a holder lacks its part, Unavailable if it is
+  // gone; the pieces then hold a mixture.
   absl::Status Fill(const ReplicaSet& set,
                     const std::vector<std::string>& addresses,
                     const std::string& own_address, const ReplicaStore& store,

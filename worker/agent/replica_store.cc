@@ -142,14 +142,14 @@ absl::StatusOr<std::unique_ptr<ReplicaStore::Writer>> ReplicaStore::Begin(
   if (host.has_value() &&
       static_cast<double>(host->available - replica.bytes) <
           kShareLeftFree * static_cast<double>(host->total)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the host has ", FormatBytes(host->available),
-        " of memory left, and a copy of the training state takes ",
-        FormatBytes(replica.bytes)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the host has ", FormatBytes(host->available),
+                     " of memory left, and a copy of the training state takes ",
+                     FormatBytes(replica.bytes)));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (taken_.size() >= kMaxSlots && std::find(taken_.begin(), taken_.end(),
-                                              false) == taken_.end()) {
+  if (taken_.size() >= kMaxSlots &&
+      std::find(taken_.begin(), taken_.end(), false) == taken_.end()) {
     return absl::ResourceExhaustedError("too many parts in memory");
   }
   return std::unique_ptr<Writer>(new Writer(this, TakeSlot(), replica));
@@ -194,8 +194,7 @@ absl::Status ReplicaStore::Writer::Commit(absl::string_view entry) {
   if (const auto old = store_->parts_.find(part); old != store_->parts_.end()) {
     store_->FreeSlot(old->second.index);
   }
-  RETURN_IF_ERROR(
-      store_->WriteAt(slot_ * kSlotBytes, &header, sizeof(header)));
+  RETURN_IF_ERROR(store_->WriteAt(slot_ * kSlotBytes, &header, sizeof(header)));
   store_->parts_[part] = {
       .index = slot_, .replica = replica_, .entry_bytes = entry_bytes};
   committed_ = true;
@@ -207,9 +206,9 @@ absl::StatusOr<ReplicaStore::Slot> ReplicaStore::Find(
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = parts_.find(part);
   if (found == parts_.end()) {
-    return absl::NotFoundError(absl::StrCat(
-        "the state of rank ", ToInt(part.rank), " after step ", part.set.step,
-        " is not in this worker's memory"));
+    return absl::NotFoundError(
+        absl::StrCat("the state of rank ", ToInt(part.rank), " after step ",
+                     part.set.step, " is not in this worker's memory"));
   }
   return found->second;
 }

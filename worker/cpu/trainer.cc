@@ -319,7 +319,7 @@ class CpuTrainer final : public Trainer {
   const MeshCoordinates coordinates_;
   BatchSource* const batches_;
   int64_t completed_steps_ = 0;
-  bool step_under_way_ = false;  // Or failed.
+  bool step_under_way_ = false;              // Or failed.
   std::shared_ptr<StateSnapshot> snapshot_;  // The last one's memory.
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;

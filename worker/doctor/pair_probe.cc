@@ -313,8 +313,9 @@ void PairServer::Serve(int fd) {
   TimedSocket socket(fd);
   const absl::Time deadline = MonotonicNow() + kStrangerLimit;
   // Why a connection ended is the client's to say.
-  absl::Status status = socket.Greet(TlsEnd::kCoordinator, secret_,
-                              absl::StrCat(agent_idx_.load()), deadline)
+  absl::Status status = socket
+                            .Greet(TlsEnd::kCoordinator, secret_,
+                                   absl::StrCat(agent_idx_.load()), deadline)
                             .status();
   if (status.ok()) status = ServeWishes(socket, stopping_);
   static_cast<void>(status);

@@ -149,10 +149,10 @@ class Trainer {
   virtual absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch,
                                                    bool vote) = 0;
 
-  // After RunStep() has failed or training has ended: the state after the newest
-  // step that is whole. An update of the optimizer that had begun is completed.
-  // Nothing where memory may hold half a step, as on a GPU whose collectives
-  // were aborted.
+  // After RunStep() has failed or training has ended: the state after the
+  // newest step that is whole. An update of the optimizer that had begun is
+  // completed. Nothing where memory may hold half a step, as on a GPU whose
+  // collectives were aborted.
   virtual std::optional<KeptState> KeepState() { return std::nullopt; }
 
   // Bytes of both arenas as planned and as allocated; equal, asserted.

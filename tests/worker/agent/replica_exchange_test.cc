@@ -140,8 +140,7 @@ TEST(ReplicaExchangeTest, KeepsTheTwoNewestSetsHereAndAtThePartner) {
   EXPECT_EQ(partner->store().List()[0].kind, ReplicaKind::kCopy);
   EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 3}),
             std::vector<Rank>{Rank{0}});
-  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 1}),
-            std::vector<Rank>{});
+  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 1}), std::vector<Rank>{});
   // The first set of a generation leaves all others alone.
   ASSERT_EQ(partner->KeepNow(InfoOf(layout, 3, 2), Rank{0}, state[0].pieces),
             absl::OkStatus());
