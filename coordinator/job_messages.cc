@@ -321,7 +321,7 @@ void JobRunner::OnRendezvous(SessionId session,
 void JobRunner::OnStepDone(Rank rank, int64_t generation,
                            const protocol::StepDone& step) {
   if (Generation{generation} != state_->generation()) return;
-  OnReplicaError(rank, step);
+  OnReplicaStep(rank, step);
   output_->AddRankStep(rank, generation, step.step(), step.stage(),
                        FromMessage(step.breakdown()), step.validation_s());
   if (step.timeline_size() > 0 && plan_.has_value()) {

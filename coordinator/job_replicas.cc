@@ -193,7 +193,10 @@ void JobRunner::ReportSource(int64_t step) {
   source_.clear();
 }
 
-void JobRunner::OnReplicaError(Rank rank, const protocol::StepDone& step) {
+void JobRunner::OnReplicaStep(Rank rank, const protocol::StepDone& step) {
+  if (step.replica_wait_s() > 0) {
+    output_->AddCheckpoint(rank, step.replica_wait_s());
+  }
   if (step.replica_error().empty()) return;
   output_->Event({.event = "replica_failed",
                   .generation = ToInt(state_->generation()),

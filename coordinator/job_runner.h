@@ -190,7 +190,7 @@ class JobRunner {
   std::vector<std::string> PartnerAddresses() const;
   void NoteSource(const std::string& source, int64_t step);
   void ReportSource(int64_t step);
-  void OnReplicaError(Rank rank, const protocol::StepDone& step);
+  void OnReplicaStep(Rank rank, const protocol::StepDone& step);
   void ReportSkipped(const ResumeChoice& choice);
   void ReportMetricsWarnings();
 

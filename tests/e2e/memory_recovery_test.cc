@@ -24,18 +24,21 @@ struct Case {
   const char* layout;
   int32_t num_ranks;
   int64_t interval;  // fault.replica_interval_steps; -1: auto.
-  int64_t most_lost;
+
+  // A copy that is under way when its rank is killed does not count, and it may
+  // be until the next one is due.
+  int64_t most_lost() const { return interval < 0 ? 1 : 2 * interval - 1; }
 };
 
 const Case kCases[] = {
     // Data-parallel ranks have each other's state.
-    {"zero0", "{pipeline: 1, tensor: 1, data: 2, zero: 0}", 2, -1, 1},
-    {"zero1", "{pipeline: 1, tensor: 1, data: 2, zero: 1}", 2, 1, 1},
-    {"zero3", "{pipeline: 1, tensor: 1, data: 2, zero: 3}", 2, 4, 4},
-    {"pipeline", "{pipeline: 2, tensor: 1, data: 1, zero: 0}", 2, 3, 3},
-    {"tensor", "{pipeline: 1, tensor: 2, data: 1, zero: 0}", 2, 2, 2},
-    {"all", "{pipeline: 2, tensor: 1, data: 2, zero: 1}", 4, 5, 5},
-    {"alone", "{pipeline: 1, tensor: 1, data: 1, zero: 0}", 1, 2, 2}};
+    {"zero0", "{pipeline: 1, tensor: 1, data: 2, zero: 0}", 2, -1},
+    {"zero1", "{pipeline: 1, tensor: 1, data: 2, zero: 1}", 2, 1},
+    {"zero3", "{pipeline: 1, tensor: 1, data: 2, zero: 3}", 2, 4},
+    {"pipeline", "{pipeline: 2, tensor: 1, data: 1, zero: 0}", 2, 3},
+    {"tensor", "{pipeline: 1, tensor: 2, data: 1, zero: 0}", 2, 2},
+    {"all", "{pipeline: 2, tensor: 1, data: 2, zero: 1}", 4, 5},
+    {"alone", "{pipeline: 1, tensor: 1, data: 1, zero: 0}", 1, 2}};
 
 class MemoryRecoveryTest : public testing::TestWithParam<Case> {};
 
@@ -126,7 +129,7 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
     const std::string detail = event["detail"];
     EXPECT_EQ(detail.rfind("from memory (", 0), 0u) << detail;
     lost.push_back(TrainedAgain(detail));
-    EXPECT_LE(lost.back(), which.most_lost) << detail;
+    EXPECT_LE(lost.back(), which.most_lost()) << detail;
   }
   EXPECT_GE(lost.size(), 3u);
   EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);  // At the end.

@@ -76,7 +76,8 @@ void Cluster::ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner) {
   if (sending_ != generation || log_.generation != generation) return;
   if (!IsAtWork(sender, generation) || !IsAtWork(partner, generation)) {
     // A network that was cut may come back; a generation that ended does not.
-    At(kRetryS, [this, replica, partner] { ArriveAtPartner(replica, partner); });
+    At(kRetryS,
+       [this, replica, partner] { ArriveAtPartner(replica, partner); });
     return;
   }
   HeldReplica copy = replica;
