@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-struct Case {
+struct MemoryCase {
   const char* name;
   const char* layout;
   int32_t num_ranks;
@@ -30,7 +30,7 @@ struct Case {
   int64_t most_lost() const { return interval < 0 ? 1 : 2 * interval - 1; }
 };
 
-const Case kCases[] = {
+const MemoryCase kMemoryCases[] = {
     // Data-parallel ranks have each other's state.
     {"zero0", "{pipeline: 1, tensor: 1, data: 2, zero: 0}", 2, -1},
     {"zero1", "{pipeline: 1, tensor: 1, data: 2, zero: 1}", 2, 1},
@@ -40,10 +40,10 @@ const Case kCases[] = {
     {"all", "{pipeline: 2, tensor: 1, data: 2, zero: 1}", 4, 5},
     {"alone", "{pipeline: 1, tensor: 1, data: 1, zero: 0}", 1, 2}};
 
-class MemoryRecoveryTest : public testing::TestWithParam<Case> {};
+class MemoryRecoveryTest : public testing::TestWithParam<MemoryCase> {};
 
-std::string WriteJob(const JobFolder& folder, const Case& which,
-                     int64_t num_steps) {
+std::string WriteMemoryJob(const JobFolder& folder, const MemoryCase& which,
+                           int64_t num_steps) {
   return WriteTinyJob(
       folder, {.num_steps = num_steps,
                .checkpoint_interval = 0,
@@ -56,13 +56,13 @@ std::string WriteJob(const JobFolder& folder, const Case& which,
                                            which.interval, "}\n")});
 }
 
-int64_t LastStep(const JobFolder& folder) {
+int64_t NewestStep(const JobFolder& folder) {
   const auto metrics = ReadLines(folder, "metrics.jsonl");
   return metrics.empty() ? 0 : metrics.back().value("step", int64_t{0});
 }
 
-bool AwaitTraining(const JobProcess& process, const JobFolder& folder,
-                   int64_t count) {
+bool AwaitTrainingFromMemory(const JobProcess& process, const JobFolder& folder,
+                             int64_t count) {
   return process.WaitUntil(
       [&] { return CountEvents(folder, "training") >= count; });
 }
@@ -83,9 +83,9 @@ int64_t TrainedAgain(const std::string& detail) {
 // first is being replaced. Method: three kills at random steps, the second one
 // with another right behind it; the seed is printed.
 TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
-  const Case& which = GetParam();
+  const MemoryCase& which = GetParam();
   const JobFolder folder(absl::StrCat("memory-", which.name));
-  const std::string job = WriteJob(folder, which, 700);
+  const std::string job = WriteMemoryJob(folder, which, 700);
   std::string expected;
   {
     JobProcess undisturbed(folder, RunCommand(job));
@@ -100,11 +100,11 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
   std::vector<double> seconds;
   for (int kill_idx = 0; kill_idx < 3; ++kill_idx) {
     const int64_t num_training = CountEvents(folder, "training");
-    ASSERT_TRUE(
-        AwaitTraining(process, folder, std::max<int64_t>(1, num_training)))
+    ASSERT_TRUE(AwaitTrainingFromMemory(process, folder,
+                                        std::max<int64_t>(1, num_training)))
         << process.Output();
-    const int64_t target = LastStep(folder) + 20 + random() % 60;
-    ASSERT_TRUE(process.WaitUntil([&] { return LastStep(folder) >= target; }))
+    const int64_t target = NewestStep(folder) + 20 + random() % 60;
+    ASSERT_TRUE(process.WaitUntil([&] { return NewestStep(folder) >= target; }))
         << process.Output();
     std::vector<pid_t> workers = process.Find("worker");
     ASSERT_EQ(workers.size(), static_cast<size_t>(which.num_ranks));
@@ -118,7 +118,8 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
           [&] { return CountEvents(folder, "worker_died") > deaths; }));
       kill(workers[(first + 1) % workers.size()], SIGKILL);
     }
-    ASSERT_TRUE(AwaitTraining(process, folder, before + 1)) << process.Output();
+    ASSERT_TRUE(AwaitTrainingFromMemory(process, folder, before + 1))
+        << process.Output();
     seconds.push_back(MonotonicSeconds() - began_s);
   }
   ASSERT_EQ(process.Wait(), 0) << process.Output();
@@ -140,8 +141,8 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
             << std::endl;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MemoryRecoveryTest, testing::ValuesIn(kCases),
-                         [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Layouts, MemoryRecoveryTest,
+                         testing::ValuesIn(kMemoryCases), [](const auto& info) {
                            return std::string(info.param.name);
                          });
 
