@@ -56,14 +56,12 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
     plan.description = absl::StrCat("none on a schedule (", kKey, " is 0)");
     return plan;
   }
-  if (!asked.has_value() && is_live) {
-    plan.description =
-        "data-parallel ranks hold the same state, so nothing is sent";
-    return plan;
-  }
+  // Then a copy only serves where all holders of a part are lost at once.
+  const bool sends = asked.has_value() || !is_live;
+  if (!sends) plan.partners.assign(plan.partners.size(), std::nullopt);
   const bool several_hosts =
       std::set<std::string>(facts.hosts.begin(), facts.hosts.end()).size() > 1;
-  const bool has_partner = layout.num_ranks() > 1;
+  const bool has_partner = sends && layout.num_ranks() > 1;
   const ReplicaCost cost = {.step_s = facts.step_s,
                             .part_bytes = plan.part_bytes,
                             .copy_bytes_per_s = kCopyBytesPerSecond,
@@ -96,7 +94,8 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
       "every ", plan.interval_steps,
       plan.interval_steps == 1 ? " step, " : " steps, ",
       FormatBytes(plan.part_bytes), " a rank",
-      !has_partner    ? ""
+      !sends ? " in its own host's memory; others hold the same state live"
+      : !has_partner  ? ""
       : several_hosts ? ", a copy on another host"
                       : ", a copy in another process of this host",
       "; takes ", FormatBytes(plan.host_bytes), " of host memory a rank and ",

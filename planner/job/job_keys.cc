@@ -443,8 +443,8 @@ const JobKey kJobKeys[] = {
      .doc = "Steps between copies of the training state in host memory, of "
             "which a partner on another host keeps one, so that a recovery "
             "needs no disk (docs/checkpoint.md). auto: as often as costs half "
-            "a percent of the step, and none where data-parallel ranks hold "
-            "the same state anyway. 0: none.",
+            "a percent of the step, and nothing is sent where data-parallel "
+            "ranks hold the same state anyway. 0: none.",
      .range = {0, kMaximumInt32}},
     {KEY(fault.max_restarts),
      .doc = "Failures without a checkpoint or progress in between after which "

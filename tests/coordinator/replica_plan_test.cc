@@ -26,15 +26,17 @@ Layout LayoutOf(int32_t data, int32_t zero) {
   return layout;
 }
 
-// Goal: copies are taken on schedule only where nobody holds the state anyway,
-// and always on GPUs. Method: plans of the same job that differ in one thing.
+// Goal: copies go to a partner where nobody holds the state anyway, and always
+// on GPUs. Method: plans of the same job that differ in one thing.
 TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   JobSpec job = JobOf();
   const ReplicaFacts facts = {.step_s = 0.5, .hosts = {"a", "a", "b", "b"}};
   const auto live = PlanReplicas(job, LayoutOf(4, 0), facts);
   ASSERT_TRUE(live.ok()) << live.status();
-  EXPECT_EQ(live->interval_steps, 0);
-  EXPECT_THAT(live->description, HasSubstr("nothing is sent"));
+  EXPECT_EQ(live->interval_steps, 1);
+  EXPECT_EQ(live->partners[0], std::nullopt);
+  EXPECT_EQ(live->host_bytes, 3 * live->part_bytes);
+  EXPECT_THAT(live->description, HasSubstr("others hold the same state live"));
   const auto sharded = PlanReplicas(job, LayoutOf(4, 1), facts);
   ASSERT_TRUE(sharded.ok()) << sharded.status();
   EXPECT_EQ(sharded->interval_steps, 2);  // A step to send them.
@@ -42,7 +44,7 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   EXPECT_THAT(sharded->description, HasSubstr("a copy on another host"));
   EXPECT_EQ(sharded->warning, "");
   job.resources.backend = "cuda";
-  EXPECT_GT(PlanReplicas(job, LayoutOf(4, 0), facts)->interval_steps, 0);
+  EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 0), facts)->partners[0], Rank{2});
   job.fault.replica_interval_steps = 7;
   EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 0), facts)->interval_steps, 7);
   job.fault.replica_interval_steps = 0;
