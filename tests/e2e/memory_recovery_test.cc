@@ -75,13 +75,13 @@ int64_t TrainedAgain(const std::string& detail) {
 
 // The interval that the plan names: "copies in memory: every 7 steps, ...".
 int64_t IntervalIn(const std::string& output) {
-  constexpr absl::string_view kWords = "copies in memory: every ";
-  const size_t begin = output.find(kWords);
+  const std::string words = "copies in memory: every ";
+  const size_t begin = output.find(words);
   EXPECT_NE(begin, std::string::npos) << output;
   const size_t end = output.find(" step", begin);
   int64_t interval = 0;
   EXPECT_TRUE(absl::SimpleAtoi(
-      output.substr(begin + kWords.size(), end - begin - kWords.size()),
+      output.substr(begin + words.size(), end - begin - words.size()),
       &interval));
   return interval;
 }
