@@ -117,6 +117,7 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
     }
   }
   peers_[session] = {.process = process};
+  replicas_[process.worker] = worker.replicas();
   worker_sessions_[process.worker] = session;
   // Says that somebody listens.
   protocol::FromCoordinator message;
@@ -224,6 +225,7 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
       const protocol::WorkerDied& died = message.worker_died();
       const WorkerIdx worker{died.worker()};
       output_->AddToLog(worker, died.log_end());
+      replicas_.erase(worker);  // Its next process tells what it finds.
       Handle(WorkerDead{{worker, died.incarnation()}, died.detail()});
       break;
     }
@@ -249,6 +251,10 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
   const std::optional<Rank> rank = state_->RankOf(process.worker);
   switch (message.body_case()) {
     case protocol::ToCoordinator::kWorkerReady:
+      // One that is sent again, of an older generation, knows less.
+      if (generation == state_->generation()) {
+        replicas_[process.worker] = message.worker_ready().replicas();
+      }
       Handle(WorkerCleared{process, generation});
       break;
     case protocol::ToCoordinator::kRendezvousSet:
@@ -256,13 +262,23 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
       OnRendezvous(session, message);
       break;
     case protocol::ToCoordinator::kGenerationRunning:
+      restore_s_ =
+          std::max(restore_s_, message.generation_running().restore_s());
       Handle(WorkerRunning{process.worker, generation,
-                           message.generation_running().completed_steps()});
+                           message.generation_running().completed_steps(),
+                           message.generation_running().from_memory()});
       break;
     case protocol::ToCoordinator::kGenerationFailed: {
       const protocol::GenerationFailed& failed = message.generation_failed();
       const auto code = static_cast<absl::StatusCode>(failed.code());
-      if (code == absl::StatusCode::kDataLoss) verify_before_restore_ = true;
+      if (code == absl::StatusCode::kDataLoss) {
+        // What was read was damaged: a part in memory, or a checkpoint.
+        if (restored_set_.has_value() && generation == state_->generation()) {
+          refused_replicas_.insert(*restored_set_);
+        } else {
+          verify_before_restore_ = true;
+        }
+      }
       Handle(WorkerFailed{process.worker, generation,
                           absl::Status(code, failed.message())});
       break;
@@ -329,6 +345,7 @@ void JobRunner::OnRendezvous(SessionId session,
 void JobRunner::OnStepDone(Rank rank, int64_t generation,
                            const protocol::StepDone& step) {
   if (Generation{generation} != state_->generation()) return;
+  OnReplicaStep(rank, step);
   output_->AddRankStep(rank, generation, step.step(), step.stage(),
                        FromMessage(step.breakdown()), step.validation_s());
   if (step.timeline_size() > 0 && plan_.has_value()) {

@@ -178,6 +178,14 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     return;
   }
   members.resize(plan.layout.num_ranks());
+  const absl::StatusOr<ReplicaPlan> replicas =
+      ReplicaPlanOf(plan.layout, plan.prediction.step_time_s,
+                    FailureDomains(members), plan.prediction.memory_bytes());
+  if (!replicas.ok()) {
+    Handle(PlanRefused{std::string(replicas.status().message())});
+    return;
+  }
+  replica_plan_ = *replicas;
   plan_ = {.layout = plan.layout,
            .step_time_s = plan.prediction.step_time_s,
            .memory_bytes = plan.prediction.memory_bytes(),
@@ -202,6 +210,11 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
       plan.num_idle_devices == 0
           ? ""
           : absl::StrCat("; ", plan.num_idle_devices, " devices stay idle")));
+  if (!replica_plan_->warning.empty()) {
+    progress_->Line(absl::StrCat("warning: ", replica_plan_->warning));
+  }
+  progress_->Line(
+      absl::StrCat("copies in memory: ", replica_plan_->description));
   if (again) {
     Handle(PlanMade{members});
     return;

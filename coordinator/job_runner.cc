@@ -266,18 +266,18 @@ void JobRunner::Do(const BeginGeneration& action) {
       start->add_program_hashes(hash);
     }
     AddCheckpointFolders(start);
-    const absl::StatusOr<std::string> restore =
-        RestorePath(action.restore_step);
+    const absl::Status restore = AddRestore(action.restore_step, start);
     if (!restore.ok()) {
-      Handle(NothingToRestore{std::string(restore.status().message())});
+      Handle(NothingToRestore{std::string(restore.message())});
       return;
     }
-    start->set_restore_path(*restore);
     for (const int64_t step : log_->job().left_out_steps) {
       start->add_left_out_steps(step);
     }
     BeginWatching();
+    AddReplicas(start);
   }
+  const std::vector<std::string> partners = PartnerAddresses();
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     const WorkerIdx worker = action.members[rank];
     if (action.purpose == Purpose::kTrain && state_->HasSeveralHosts()) {
@@ -287,6 +287,9 @@ void JobRunner::Do(const BeginGeneration& action) {
     if (start->checkpoint_hosts_size() > 0) {
       start->set_checkpoint_host(
           checkpoint_folders_.of_agent[state_->AgentOf(worker)]);
+    }
+    if (rank < static_cast<int32_t>(partners.size())) {
+      start->set_replica_partner(partners[rank]);
     }
     server_->Send(worker_sessions_[worker], message);
   }
@@ -416,6 +419,7 @@ void JobRunner::Do(const Report& action) {
                                    ", ", FormatSeconds(seconds),
                                    " after the failure"));
     }
+    ReportSource(action.step);
     began_training_ = true;
     recovery_began_s_.reset();
     ShouldSucceed(output_->WriteTime());

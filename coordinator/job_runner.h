@@ -33,6 +33,7 @@
 #include "coordinator/profile_learning.h"
 #include "coordinator/progress.h"
 #include "coordinator/protocol/millrace.pb.h"
+#include "coordinator/replica_plan.h"
 #include "coordinator/resume.h"
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
@@ -43,6 +44,7 @@
 #include "fault/loss_watch.h"
 #include "fault/slow_cause.h"
 #include "fault/slow_rank.h"
+#include "fault/replicas.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
 
@@ -186,6 +188,29 @@ class JobRunner {
   // The checkpoint that a generation restores, empty for the seed. Records and
   // reports what is passed over; an error ends the job.
   absl::StatusOr<std::string> RestorePath(int64_t committed_step);
+  // From where a generation has its state: memory if that has a newer step than
+  // the disk, or the same one. Fills what the message says of it.
+  absl::Status AddRestore(int64_t committed_step,
+                          protocol::StartGeneration* start);
+  // Copies of the state in memory; job_replicas.cc.
+  absl::StatusOr<ReplicaPlan> ReplicaPlanOf(
+      const Layout& layout, double step_s,
+      const std::vector<std::string>& hosts, int64_t memory_bytes) const;
+  // What may be lost at once with each member: its host, or its agent where all
+  // are on one host.
+  std::vector<std::string> FailureDomains(
+      const std::vector<WorkerIdx>& members) const;
+  std::vector<HeldReplica> HeldReplicas() const;
+  int64_t StepOnDisk(const std::string& path) const;  // 0 for the seed.
+  std::optional<ReplicaChoice> ChooseFromMemory(int64_t least_step) const;
+  // Says aloud why memory has no newer state than that step.
+  void ReportIncomplete(int64_t step, const std::string& instead);
+  void AddReplicas(protocol::StartGeneration* start);
+  // The address of each rank's partner, by rank; empty: it has none.
+  std::vector<std::string> PartnerAddresses() const;
+  void NoteSource(const std::string& source, int64_t step);
+  void ReportSource(int64_t step);
+  void OnReplicaStep(Rank rank, const protocol::StepDone& step);
   void ReportSkipped(const ResumeChoice& choice);
   void ReportMetricsWarnings();
 
@@ -292,6 +317,16 @@ class JobRunner {
 
   absl::Time last_tick_;
   std::set<WorkerIdx> replaced_;          // For being slow; once each.
+  // Of the newest process of each worker.
+  std::map<WorkerIdx, protocol::HeldReplicas> replicas_;
+  std::optional<ReplicaPlan> replica_plan_;
+  // The set that the current generation restores, until it trains.
+  std::optional<ReplicaSet> restored_set_;
+  std::map<ReplicaSet, int> replica_tries_;  // Without training after them.
+  std::set<ReplicaSet> refused_replicas_;
+  std::string source_;    // Of the generation's state; empty: not a recovery.
+  double restore_s_ = 0;  // On the slowest rank.
+
   std::optional<StepObserver> observer_;  // Since the first measured step.
   std::optional<Layout> observed_layout_;
 

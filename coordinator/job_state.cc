@@ -409,7 +409,18 @@ void JobState::TellToClear() {
 }
 
 void JobState::StartMissing() {
-  for (WorkerIdx worker_idx : ActiveWorkers()) {
+  std::vector<WorkerIdx> wanted = ActiveWorkers();
+  // Those without a rank may have left state in memory, for which they are
+  // needed once more.
+  for (const auto& [worker_idx, worker] : workers_) {
+    const int32_t agent_idx = AgentOf(worker_idx);
+    if (agent_idx >= 0 && agents_[agent_idx].takes_part && IsReady(agent_idx) &&
+        worker.incarnation > 0 && worker.incarnation < ToInt(generation_) &&
+        !IsActive(worker_idx)) {
+      wanted.push_back(worker_idx);
+    }
+  }
+  for (WorkerIdx worker_idx : wanted) {
     Worker& worker = workers_[worker_idx];
     if (worker.ordered) continue;
     worker = {.incarnation = static_cast<int32_t>(ToInt(generation_)),
@@ -428,6 +439,14 @@ void JobState::BeginIfAllCleared() {
     if (!worker.joined || worker.killed || worker.cleared_for != generation_) {
       return;
     }
+  }
+  // Workers without a rank may hold state that the generation restores, and
+  // tell when they are clear.
+  for (const auto& [worker_idx, worker] : workers_) {
+    const int32_t agent_idx = AgentOf(worker_idx);
+    const bool is_there = agent_idx >= 0 && agents_[agent_idx].takes_part &&
+                          worker.ordered && !worker.killed;
+    if (is_there && worker.cleared_for != generation_) return;
   }
   for (WorkerIdx worker_idx : active) {
     workers_[worker_idx].given = generation_;
@@ -448,8 +467,8 @@ bool JobState::MayRestart(const std::string& cause) {
   if (++restarts_ <= options_.max_restarts) return true;
   End(Verdict::kFailed,
       absl::StrCat("more than fault.max_restarts = ", options_.max_restarts,
-                   " restarts without a checkpoint in between; the last "
-                   "cause: ",
+                   " restarts without a checkpoint or progress in between; "
+                   "the last cause: ",
                    cause));
   return false;
 }

@@ -101,6 +101,7 @@ struct WorkerRunning {  // State restored; steps follow.
   WorkerIdx worker;
   Generation generation;
   int64_t completed_steps;
+  bool from_memory = false;  // Else a checkpoint on disk has the state.
 };
 struct WorkerFailed {
   WorkerIdx worker;
@@ -277,7 +278,7 @@ struct JobStateOptions {
   // back for so long after its connection ended.
   absl::Duration host_timeout = absl::Seconds(10);
   absl::Duration return_timeout = absl::Seconds(2);
-  int32_t max_restarts = 100;  // Without a commit in between.
+  int32_t max_restarts = 100;  // Without a commit or progress in between.
   // By agent, as far as the launcher says so.
   std::vector<std::string> hosts;
 };
@@ -448,6 +449,7 @@ class JobState {
   absl::Time last_tick_;
   absl::Time last_missing_report_;
   int32_t restarts_ = 0;
+  int64_t most_restored_ = 0;  // Steps, by any generation.
   bool has_trained_ = false;
   bool stop_requested_ = false;
   bool requeue_ = false;  // Once asked for, it stays.

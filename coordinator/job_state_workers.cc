@@ -119,7 +119,12 @@ void JobState::On(const WorkerDead& event) {
     case Phase::kStarting:
     case Phase::kProfiling:
     case Phase::kTraining:
-      if (!IsActive(event.process.worker)) break;
+      if (!IsActive(event.process.worker)) {
+        // It was waited for, and its next process may be, once.
+        if (phase_ == Phase::kStarting) StartMissing();
+        BeginIfAllCleared();
+        break;
+      }
       if (counts) {
         // The death is reported already.
         Restart(absl::StrCat(NameOf(event.process.worker), ": ", event.detail));
@@ -141,10 +146,13 @@ void JobState::On(const WorkerRunning& event) {
     return;
   }
   workers_[event.worker].phase = WorkerPhase::kRunning;
-  restored_steps_ = event.completed_steps;
+  if (!event.from_memory) restored_steps_ = event.completed_steps;
   if (!running_.insert(event.worker).second) return;
   if (static_cast<int32_t>(running_.size()) == NumMembers()) {
     has_trained_ = true;
+    // The generation before has left more than the one before that.
+    if (event.completed_steps > most_restored_) restarts_ = 0;
+    most_restored_ = std::max(most_restored_, event.completed_steps);
     actions_.emplace_back(
         Report{.event = "training", .step = event.completed_steps});
     ConsiderGrowth();
@@ -319,7 +327,11 @@ void JobState::Lose(int32_t agent_idx, const std::string& reason) {
     plan_is_late_ = true;
     return;
   }
-  if (!has_member || !MayRestart(cause)) return;
+  if (!has_member) {
+    BeginIfAllCleared();  // Its workers may have been waited for.
+    return;
+  }
+  if (!MayRestart(cause)) return;
   AdoptLiveWorkers();
   Regroup();
 }

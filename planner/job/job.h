@@ -151,6 +151,9 @@ struct FaultSpec {
   // Steps between comparisons of the replicas' parameters; 0: never.
   int64_t replica_check_steps = 100;
   std::string on_loss_spike = "continue";  // "skip_batch" or "roll_back".
+  // Steps between copies of the state in other processes' memory; 0: none.
+  // Absent: from what they cost.
+  std::optional<int64_t> replica_interval_steps;
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

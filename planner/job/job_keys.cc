@@ -453,9 +453,16 @@ const JobKey kJobKeys[] = {
      .doc = "Whether a host that comes back is taken in, after a checkpoint: "
             "auto, if the steps that are left gain more than the change costs.",
      .choices = "auto|always|never"},
+    {KEY(fault.replica_interval_steps),
+     .doc = "Steps between copies of the training state in host memory, of "
+            "which a partner on another host keeps one, so that a recovery "
+            "needs no disk (docs/checkpoint.md). auto: as often as costs half "
+            "a percent of the step, and nothing is sent where data-parallel "
+            "ranks hold the same state anyway. 0: none.",
+     .range = {0, kMaximumInt32}},
     {KEY(fault.max_restarts),
-     .doc = "Failures without a checkpoint in between after which the run "
-            "gives up.",
+     .doc = "Failures without a checkpoint or progress in between after which "
+            "the run gives up.",
      .range = {0, kMaximumInt32}},
     {KEY(fault.on_slow_rank),
      .doc = "What follows when a rank computes longer than its Program's "

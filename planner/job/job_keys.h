@@ -24,12 +24,13 @@ namespace millrace {
 struct FixedChoice {};
 
 // Points into a JobSpec. An absent optional is written `auto`.
-using JobField = std::variant<
-    FixedChoice, bool*, std::string*, std::vector<std::string>*,
-    std::vector<double>*, std::map<std::string, DataSourceSpec>*,
-    std::vector<DataSourceSpec>*, double*, int32_t*, int64_t*, uint64_t*,
-    std::optional<int32_t>*, std::optional<int64_t>*, std::optional<double>*,
-    LearningRateDecay*, FeedForward*, RopeScalingKind*, NormKind*>;
+using JobField =
+    std::variant<FixedChoice, bool*, std::string*, std::vector<std::string>*,
+                 std::vector<double>*, std::map<std::string, DataSourceSpec>*,
+                 std::vector<DataSourceSpec>*, double*, int32_t*, int64_t*,
+                 uint64_t*, std::optional<int32_t>*, std::optional<int64_t>*,
+                 std::optional<double>*, LearningRateDecay*, FeedForward*,
+                 RopeScalingKind*, NormKind*>;
 
 // The numbers that a key accepts.
 struct NumberRange {

@@ -231,8 +231,12 @@ void Cluster::Do(const BeginGeneration& action) {
     Violate("restores something else than the last commit");
   }
   const bool profile = action.purpose == Purpose::kProfile;
+  generation_members_[generation] = action.members;
+  const int64_t step = profile ? 0 : ChooseStep(action);
+  const bool from_memory = step > std::max<int64_t>(action.restore_step, 0);
+  num_from_memory_ += from_memory;
   for (size_t i = 0; i < workers_.size(); ++i) {
-    At(Random(0.001, 0.05), [this, i, action, profile] {
+    At(Random(0.001, 0.05), [this, i, action, profile, step, from_memory] {
       SimulatedWorker& worker = workers_[i];
       const bool is_member =
           std::find(action.members.begin(), action.members.end(),
@@ -244,14 +248,17 @@ void Cluster::Do(const BeginGeneration& action) {
       worker.seen = worker.given = action.generation;
       worker.phase = WorkerPhase::kStarting;
       worker.failed = worker.done = worker.vote_to_stop = false;
-      worker.steps = std::max<int64_t>(action.restore_step, 0);
+      worker.steps = step;
+      std::erase_if(memory_[worker.process.worker], [&](const auto& entry) {
+        return entry.first.set.step > step;
+      });
       if (profile) return;
-      At(Random(0.05, 0.3), [this, i, action] {
+      At(Random(0.05, 0.3), [this, i, action, from_memory] {
         SimulatedWorker& later = workers_[i];
         if (!IsResponsive(later) || later.seen != action.generation) return;
         later.phase = WorkerPhase::kRunning;
         PostFromWorker(i, WorkerRunning{later.process.worker, action.generation,
-                                        later.steps});
+                                        later.steps, from_memory});
       });
     });
   }
@@ -361,6 +368,10 @@ void Cluster::LoseRandomHost() {
       static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
   if (!hosts_[agent_idx].alive) return;
   hosts_[agent_idx] = {.alive = false};
+  ++num_absences_;
+  for (int32_t i = 0; i < options_.devices_per_agent; ++i) {
+    memory_.erase(WorkerIdx{agent_idx * options_.devices_per_agent + i});
+  }
   for (SimulatedWorker& worker : workers_) {
     if (worker.agent_idx == agent_idx) worker.alive = false;
   }
@@ -374,6 +385,7 @@ void Cluster::CutRandomHost() {
       static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
   if (!IsReachable(agent_idx)) return;
   hosts_[agent_idx].cut = true;
+  ++num_absences_;
   ReturnHost(agent_idx);
 }
 
@@ -498,6 +510,12 @@ void Cluster::RunStep(Generation generation) {
     });
     return;
   }
+  const int64_t interval = options_.replica_interval;
+  if (interval > 0 && num_sending_ > 0 && sending_ == generation &&
+      (workers_[members.front()].steps + 1) % interval == 0) {
+    At(kStepS / 10, [this, generation] { RunStep(generation); });
+    return;  // The copies of the last set are on their way.
+  }
   bool stop = false;
   bool may_step = true;
   for (size_t i : members) {
@@ -506,6 +524,12 @@ void Cluster::RunStep(Generation generation) {
     if (workers_[i].steps != workers_[members.front()].steps) {
       Violate("ranks of one generation are at different steps");
     }
+  }
+  const int64_t begun = workers_[members.front()].steps;
+  if (may_step && interval > 0 && begun > 0 && sending_ != generation) {
+    TakeReplicas(generation, begun);  // What was restored.
+    At(kStepS / 10, [this, generation] { RunStep(generation); });
+    return;
   }
   if (may_step) {
     const int64_t step =
@@ -530,6 +554,7 @@ void Cluster::RunStep(Generation generation) {
       }
     }
     if (last) return;
+    if (interval > 0 && step % interval == 0) TakeReplicas(generation, step);
   }
   At(kStepS, [this, generation] { RunStep(generation); });
 }

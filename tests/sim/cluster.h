@@ -19,6 +19,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/job_state.h"
+#include "fault/replicas.h"
 
 namespace millrace {
 
@@ -49,6 +50,8 @@ struct ClusterOptions {
   int32_t rank_multiple = 1;
   int32_t least_ranks = 1;
   double duplicate_probability = 0.1;
+  // Steps between copies of the state in memory; 0: none.
+  int64_t replica_interval = 0;
   double stop_after_s = -1;  // A graceful stop is asked for; -1: never.
   bool requeue = false;      // With it: the job is to be started again.
   int32_t max_restarts = 1000;
@@ -67,6 +70,8 @@ class Cluster {
   int64_t num_commits() const { return static_cast<int64_t>(commits_.size()); }
   int32_t num_stuck() const { return num_stuck_; }
   int32_t num_hung() const { return num_hung_; }
+  // Generations that took their state from memory.
+  int32_t num_from_memory() const { return num_from_memory_; }
   // Ranks of the last generation that began.
   int32_t num_ranks() const {
     return generation_sizes_.empty() ? 0 : generation_sizes_.rbegin()->second;
@@ -144,6 +149,13 @@ class Cluster {
   // Lives, and its main thread does what it is told.
   bool IsResponsive(const SimulatedWorker& worker) const;
   std::vector<size_t> Members(Generation generation);
+  // Copies in memory, as worker/agent/replica_keeper.h keeps them. A worker's
+  // outlive its processes, and end with its host.
+  void TakeReplicas(Generation generation, int64_t step);
+  void AddReplica(WorkerIdx holder, const HeldReplica& replica);
+  void ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner);
+  bool IsAtWork(WorkerIdx worker, Generation generation) const;
+  int64_t ChooseStep(const BeginGeneration& action);
 
   const ClusterOptions options_;
   std::mt19937_64 random_;
@@ -171,6 +183,14 @@ class Cluster {
   // On disk, by generation and step.
   std::map<std::pair<int64_t, int64_t>, std::set<WorkerIdx>> parts_;
   std::map<int64_t, Generation> commits_;
+  std::map<WorkerIdx, std::map<ReplicaPart, HeldReplica>> memory_;
+  std::map<int64_t, std::vector<WorkerIdx>> generation_members_;
+  int32_t num_sending_ = 0;  // In the newest generation that took copies.
+  Generation sending_{};
+  // The newest set that arrived everywhere, and the hosts that were away since.
+  ReplicaSet whole_;
+  int32_t num_absences_ = 0;
+  int32_t num_from_memory_ = 0;
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;
   int32_t num_stuck_ = 0;

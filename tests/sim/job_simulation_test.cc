@@ -108,6 +108,38 @@ TEST(JobSimulationTest, GoesOnWithoutLostHosts) {
   EXPECT_GT(num_grown, seeds.size() / 15);
 }
 
+// Goal: with copies in memory and no checkpoints but the last, no generation
+// goes back further than to the newest set that was copied, whichever processes
+// die, and whichever one host; the job ends with all its steps. Method:
+// workers, hosts and coordinators die at random moments, in clusters of
+// different shapes and at different intervals.
+TEST(JobSimulationTest, RestoresFromMemory) {
+  int64_t num_from_memory = 0;
+  const std::vector<uint64_t> seeds = Seeds(3000);
+  for (uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 1 + static_cast<int32_t>(seed % 4),
+        .devices_per_agent = 1 + static_cast<int32_t>(seed % 3),
+        .num_steps = 150,
+        .checkpoint_interval = 1000,
+        .num_worker_kills = static_cast<int32_t>(seed % 6),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0),
+        .num_host_losses = static_cast<int32_t>(seed % 3),
+        .num_host_cuts = static_cast<int32_t>(seed % 7 == 0),
+        .rank_multiple = seed % 3 == 2 ? 2 : 1,
+        .replica_interval = 1 + static_cast<int64_t>(seed % 5)};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    num_from_memory += cluster.num_from_memory();
+    if (testing::Test::HasFailure()) break;
+  }
+  if (seeds.size() < 100) return;  // A replay.
+  EXPECT_GT(num_from_memory, static_cast<int64_t>(seeds.size()));
+}
+
 // Goal: hosts that are too few to go on wait for those that are lost, and say
 // so when these do not come. Method: a plan needs all devices; hosts end, and
 // come back within the time to join, or never.

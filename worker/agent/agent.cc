@@ -39,6 +39,7 @@
 #include "worker/agent/data_preparation.h"
 #include "worker/agent/host_job.h"
 #include "worker/agent/rank_log.h"
+#include "worker/agent/replica_store.h"
 #include "worker/agent/restart_budget.h"
 #include "worker/agent/worker_child.h"
 #include "worker/data/prepare.h"
@@ -215,7 +216,7 @@ class Agent {
     ASSIGN_OR_RETURN(const HostAddress address,
                      ChooseAddress(host_job_->job.network, host_job_->addresses,
                                    order.host_address()));
-    const ChildOptions child =
+    ChildOptions child =
         OptionsOf({.coordinator_address = client_->address(),
                    .secret = options_.secret,
                    .order = order,
@@ -223,6 +224,9 @@ class Agent {
                    .device_idx = DeviceOf(worker_idx),
                    .log_path = WorkerLog(worker_idx)},
                   *host_job_, *prepared_);
+    ASSIGN_OR_RETURN(child.keep_fd, ReplicaMemoryOf(worker_idx));
+    child.arguments.insert(child.arguments.end(),
+                           {"--replica-fd", absl::StrCat(child.keep_fd)});
     pid_t pid = 0;
     ASSIGN_OR_RETURN(pid, StartChild(child));
     {
@@ -233,6 +237,14 @@ class Agent {
                      order.incarnation(), ", process ", pid, ", at ",
                      address.address, ", over ", address.interface));
     return absl::OkStatus();
+  }
+
+  // What a worker's process keeps there, the next one finds.
+  absl::StatusOr<int> ReplicaMemoryOf(int32_t worker_idx) {
+    const auto found = replica_memory_.find(worker_idx);
+    if (found != replica_memory_.end()) return found->second;
+    ASSIGN_OR_RETURN(const int fd, ReplicaStore::MakeMemoryFile());
+    return replica_memory_[worker_idx] = fd;
   }
 
   std::string WorkerLog(int32_t worker_idx) const {
@@ -574,6 +586,7 @@ class Agent {
   std::string coordinator_exit_;
   RestartBudget coordinator_budget_;
   std::map<int32_t, int32_t> device_by_worker_;  // Among those of this agent.
+  std::map<int32_t, int> replica_memory_;        // Open files, by WorkerIdx.
   absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.

@@ -48,11 +48,14 @@ TimeBreakdown Scaled(const TimeBreakdown& breakdown, double factor) {
 }  // namespace
 
 GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
-                             CheckpointWriter* writer, Generation generation,
+                             CheckpointWriter* writer, ReplicaKeeper* replicas,
+                             Generation generation,
                              const protocol::StartGeneration& message)
     : options_(options),
       client_(client),
       writer_(writer),
+      replicas_(replicas),
+      replica_client_(std::make_shared<ReplicaClient>(options.secret)),
       generation_(generation),
       message_(message),
       rank_{message.rank()},
@@ -73,6 +76,8 @@ void GenerationRun::Abort() {
   aborted_ = true;
   writer_->Abandon();
   if (checkpoints_ != nullptr) checkpoints_->Abort();
+  replicas_->Abandon();
+  replica_client_->Abort();
   std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_ != nullptr) communicators_->Abort();
   if (trainer_ != nullptr) trainer_->Abort();
@@ -124,7 +129,11 @@ void GenerationRun::Run(absl::Status status) {
     trainer = std::move(trainer_);
   }
   // Here, so that a device that hangs is noticed by who waits for the end.
+  if (!status.ok() && running_ && trainer != nullptr) {
+    KeepStateOfFailure(*job, *trainer);
+  }
   begun_checkpoint_.reset();
+  begun_replica_.reset();
   newest_snapshot_ = nullptr;
   trainer.reset();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -176,12 +185,14 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
                      PrepareReferences(job, FromMessage(message_.layout()),
                                        rank_, *trainer_, *batches_));
   }
-  RETURN_IF_ERROR(Restore(job, has_starting_weights));
+  RETURN_IF_ERROR(message_.has_replica_restore()
+                      ? RestoreFromMemory()
+                      : Restore(job, has_starting_weights));
+  const double restore_s = MonotonicSeconds() - made_s;
   // Recoveries end with this line; scripts/bench_recovery reads it.
   std::cerr << absl::StrFormat(
                    "generation %d: trainer made in %.2f s, restored in %.2f s",
-                   ToInt(generation_), made_s - began_s,
-                   MonotonicSeconds() - made_s)
+                   ToInt(generation_), made_s - began_s, restore_s)
             << std::endl;
   running_ = true;
   protocol::ToCoordinator message = NewMessage();
@@ -189,6 +200,9 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
       trainer_->completed_steps());
   message.mutable_generation_running()->set_arena_bytes(
       trainer_->allocated_bytes());
+  message.mutable_generation_running()->set_restore_s(restore_s);
+  message.mutable_generation_running()->set_from_memory(
+      message_.has_replica_restore());
   client_->SendReliably(std::move(message));
   return TrainToTheEnd(job);
 }
@@ -291,6 +305,15 @@ GenerationRun::SnapshotOfState(const JobSpec& job) {
   return snapshot;
 }
 
+CheckpointInfo GenerationRun::InfoOf(const JobSpec& job, int64_t step) const {
+  return {.step = step,
+          .generation = generation_,
+          .seed = job.training.seed,
+          .samples_consumed = step * job.training.global_batch,
+          .layout = FromMessage(message_.layout()),
+          .job_yaml = message_.job_yaml()};
+}
+
 absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
   const int64_t step = trainer_->completed_steps();
@@ -327,12 +350,7 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
       .files = checkpoints_->files(),
       .directory = checkpoints_->directory(),
       .placement = checkpoints_->placement(),
-      .info = {.step = step,
-               .generation = generation_,
-               .seed = job.training.seed,
-               .samples_consumed = step * job.training.global_batch,
-               .layout = FromMessage(message_.layout()),
-               .job_yaml = message_.job_yaml()},
+      .info = InfoOf(job, step),
       .rank = rank_,
       .snapshot = *snapshot,
       .on_written = on_written};
@@ -399,6 +417,8 @@ void GenerationRun::ReportStep(const StepResult& result,
     rewards->set_accuracy(result.preference->accuracy);
   }
   *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
+  done->set_replica_wait_s(std::exchange(replica_wait_s_, 0));
+  done->set_replica_error(replicas_->TakeError());
   if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
     AddTimeline(*result.timeline, done);
     AddBegin(*result.timeline, done);
@@ -482,11 +502,16 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   processor_time_ = ReadProcessorTime();
   timeline_interval_ =
       std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
-  int64_t saved_step = message_.restore_path().empty() ? -1 : first_step_ - 1;
+  int64_t saved_step =
+      message_.restore_path().empty() || message_.has_replica_restore()
+          ? -1
+          : first_step_ - 1;
+  RETURN_IF_ERROR(BeginReplicas(job));
   std::optional<StepResult> result;
   while (trainer_->completed_steps() < training.num_steps && !stop_) {
+    const int64_t step = trainer_->completed_steps() + 1;
+    RETURN_IF_ERROR(AwaitReplica(step));
     ASSIGN_OR_RETURN(result, TakeStep(job));
-    const int64_t step = trainer_->completed_steps();
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     // An export is written from a checkpoint.
@@ -510,6 +535,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       RETURN_IF_ERROR(BeginCheckpoint(job));
       saved_step = step;
     }
+    RETURN_IF_ERROR(TakeReplica(job));
+    RETURN_IF_ERROR(KeepReplica(result.has_value() ? result->step : -1));
     if (result.has_value() && begun_checkpoint_.has_value() &&
         result->step >= begun_checkpoint_->info.step) {
       activity_ = RankActivity::kExempt;

@@ -26,6 +26,7 @@
 #include "worker/agent/checkpoint_folder.h"
 #include "worker/agent/checkpoint_writer.h"
 #include "worker/agent/remote_rendezvous_store.h"
+#include "worker/agent/replica_keeper.h"
 #include "worker/agent/worker_process.h"
 #include "worker/communicate/communicator.h"
 #include "worker/data/evaluation_batches.h"
@@ -37,9 +38,10 @@ namespace millrace {
 
 class GenerationRun {
  public:
-  // Starts at once. `options`, `client` and `writer` are borrowed.
+  // Starts at once. `options`, `client`, `writer` and `replicas` are borrowed.
   GenerationRun(const WorkerOptions& options, Client* client,
-                CheckpointWriter* writer, Generation generation,
+                CheckpointWriter* writer, ReplicaKeeper* replicas,
+                Generation generation,
                 const protocol::StartGeneration& message);
   // Aborts, and waits for the thread.
   ~GenerationRun();
@@ -47,6 +49,8 @@ class GenerationRun {
   Generation generation() const { return generation_; }
   // Restored, training or done; false while it still starts.
   bool running() const { return running_; }
+  // After it has failed: it puts the state that it still holds into memory.
+  bool keeps_state() const { return keeps_state_; }
   // An error has left this process's GPU unusable: only another process can go
   // on. Known once the run has ended.
   bool device_lost() const { return device_lost_; }
@@ -75,6 +79,7 @@ class GenerationRun {
   absl::Status BuildTrainer(const JobSpec& job);
   // Unless the trainer has them already, starting weights are loaded.
   absl::Status Restore(const JobSpec& job, bool has_starting_weights);
+  absl::Status RestoreFromMemory();
   absl::Status TrainToTheEnd(const JobSpec& job);
   // Takes the next step, or leaves it out; reports what is known.
   absl::StatusOr<std::optional<StepResult>> TakeStep(const JobSpec& job);
@@ -101,6 +106,20 @@ class GenerationRun {
   // it to the writer once the step's result is known.
   absl::Status BeginCheckpoint(const JobSpec& job);
   absl::Status WriteSnapshot();
+  CheckpointInfo InfoOf(const JobSpec& job, int64_t step) const;
+  // Copies of the state in memory; generation_run_replicas.cc. Before a step
+  // whose state is to be copied: waits until the last copy is where it should
+  // be. A peer that completes the step then knows that it is.
+  absl::Status AwaitReplica(int64_t step);
+  // Takes the copy of the newest step, if one is due.
+  absl::Status TakeReplica(const JobSpec& job);
+  absl::Status TakeReplicaNow(const JobSpec& job);
+  // Before the first step: copies the state that was restored.
+  absl::Status BeginReplicas(const JobSpec& job);
+  // Hands it over once the step's result is known.
+  absl::Status KeepReplica(int64_t known_step);
+  // What the trainer of a failed generation still holds.
+  void KeepStateOfFailure(const JobSpec& job, Trainer& trainer);
   // Takes a snapshot of the newest step once the writer is idle. On CPUs, if
   // the host has no memory for a copy, the snapshot is the state itself.
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> SnapshotOfState(
@@ -114,6 +133,8 @@ class GenerationRun {
   const WorkerOptions& options_;
   Client* const client_;
   CheckpointWriter* const writer_;
+  ReplicaKeeper* const replicas_;
+  const std::shared_ptr<ReplicaClient> replica_client_;
   const Generation generation_;
   const protocol::StartGeneration message_;
   const Rank rank_;
@@ -127,6 +148,8 @@ class GenerationRun {
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;
+  std::optional<ReplicaSnapshot> begun_replica_;  // Likewise.
+  double replica_wait_s_ = 0;                     // Since the last report.
   bool snapshot_refused_ = false;  // The newest, for want of host memory.
   bool stop_ = false;
   double last_loss_ = 0;
@@ -141,6 +164,7 @@ class GenerationRun {
   std::atomic<bool> stop_requested_ = false;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> device_lost_ = false;
+  std::atomic<bool> keeps_state_ = false;
 
   std::mutex mutex_;  // Guards what follows; Abort() comes from outside.
   std::condition_variable changed_;

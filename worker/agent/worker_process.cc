@@ -15,6 +15,7 @@
 #include "worker/agent/checkpoint_writer.h"
 #include "worker/agent/generation_run.h"
 #include "worker/agent/host_sign.h"
+#include "worker/agent/replica_keeper.h"
 
 namespace millrace {
 namespace {
@@ -30,6 +31,9 @@ class WorkerProcess {
   ~WorkerProcess() { SetRun(nullptr); }
 
   absl::Status Run() {
+    ASSIGN_OR_RETURN(
+        replicas_, ReplicaKeeper::Create(options_.host_address, options_.secret,
+                                         options_.replica_fd));
     ASSIGN_OR_RETURN(
         client_,
         Client::Create({.address = options_.coordinator_address,
@@ -62,6 +66,7 @@ class WorkerProcess {
     worker->set_worker(ToInt(options_.worker));
     worker->set_incarnation(options_.incarnation);
     worker->set_run_directory(options_.run);
+    *worker->mutable_replicas() = replicas_->Held();
     if (run_ == nullptr) {
       worker->set_phase(protocol::WORKER_PHASE_IDLE);
     } else {
@@ -99,13 +104,15 @@ class WorkerProcess {
         EndRun();
         newest_ = generation;
         client_->DropOlderThan(message.generation());
-        SetRun(std::make_unique<GenerationRun>(options_, client_.get(),
-                                               &writer_, generation,
-                                               message.start_generation()));
+        replicas_->RefuseOlderThan(generation);
+        SetRun(std::make_unique<GenerationRun>(
+            options_, client_.get(), &writer_, replicas_.get(), generation,
+            message.start_generation()));
         break;
       case protocol::FromCoordinator::kAbortGeneration:
         if (generation < newest_) break;
         newest_ = generation;
+        replicas_->RefuseOlderThan(generation);
         if (run_ != nullptr && run_->generation() < generation) EndRun();
         client_->DropOlderThan(message.generation());
         SendReady(message.generation());
@@ -129,7 +136,7 @@ class WorkerProcess {
   void SendReady(int64_t generation) {
     protocol::ToCoordinator ready;
     ready.set_generation(generation);
-    ready.mutable_worker_ready();
+    *ready.mutable_worker_ready()->mutable_replicas() = replicas_->Held();
     client_->SendReliably(std::move(ready));
   }
 
@@ -144,7 +151,9 @@ class WorkerProcess {
   void EndRun() {
     if (run_ == nullptr) return;
     run_->Abort();
-    if (!run_->WaitUntilEnded(kTearDownLimit)) {
+    // A state that is being kept is waited for: the coordinator bounds it.
+    while (!run_->WaitUntilEnded(kTearDownLimit)) {
+      if (run_->keeps_state()) continue;
       std::cerr << "generation " << ToInt(run_->generation())
                 << " did not end within "
                 << absl::FormatDuration(kTearDownLimit)
@@ -164,6 +173,7 @@ class WorkerProcess {
   Generation newest_{};  // Told of; older ones are refused.
   // Changed by the main thread only; the client's thread reads it.
   std::mutex mutex_;
+  std::unique_ptr<ReplicaKeeper> replicas_;  // Set once, at first.
   std::unique_ptr<GenerationRun> run_;
   HostSignReader host_;  // On the client's thread.
   absl::Time host_read_ = absl::InfinitePast();

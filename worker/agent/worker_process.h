@@ -25,6 +25,9 @@ struct WorkerOptions {
   int32_t device_idx = 0;    // On this host, where the job uses GPUs.
   int32_t num_threads = 1;
   absl::Duration heartbeat_interval = absl::Milliseconds(200);
+  // The memory file for copies of the training state (replica_store.h), which
+  // the agent holds open too. Below zero: none.
+  int replica_fd = -1;
   std::vector<std::string> data_prefixes;  // As PrefixesToArguments() gives.
   // "NAME=PREFIX" for each prefix of each set of the job's evaluation section.
   std::vector<std::string> evaluation_prefixes;

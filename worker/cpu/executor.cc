@@ -23,7 +23,8 @@ PreparedProgram::PreparedProgram(const Program* program,
       ops_(std::move(ops)),
       dependents_(program->instructions.size()),
       pending_(program->instructions.size()),
-      events_(program->instructions.size()) {
+      events_(program->instructions.size()),
+      done_(program->instructions.size()) {
   CHECK(ops_.size() == program->instructions.size());
   for (size_t id = 0; id < ops_.size(); ++id) {
     events_[id].instruction = static_cast<InstructionId>(id);
@@ -66,6 +67,7 @@ absl::Status Executor::Run(PreparedProgram& prepared, int64_t step,
           static_cast<uint32_t>(program.instructions[id].waits.size()),
           std::memory_order_relaxed);
     }
+    std::fill(prepared.done_.begin(), prepared.done_.end(), 0);
     current_ = &prepared;
     observer_ = observer;
     step_ = step;
@@ -140,6 +142,7 @@ void Executor::RunLane(Lane lane) {
                        "): ", status.message())));
       return;
     }
+    current_->done_[id] = 1;
     if (observer_ != nullptr) observer_->After(id);
     if (options_.progress != nullptr) {
       options_.progress->completed[static_cast<size_t>(lane)].store(

@@ -40,6 +40,11 @@ class PreparedProgram {
   // Reuses the capacity of `timeline`.
   void FillTimeline(RankTimeline* timeline) const;
 
+  // Whether the last run completed the instruction. Not during a run.
+  bool IsDone(InstructionId id) const { return done_[id] != 0; }
+  // Does what the instruction does, outside of a run.
+  absl::Status DoNow(InstructionId id) { return ops_[id](); }
+
  private:
   friend class Executor;
 
@@ -51,6 +56,7 @@ class PreparedProgram {
   std::vector<std::vector<InstructionId>> dependents_;
   std::vector<std::atomic<uint32_t>> pending_;
   std::vector<TimelineEvent> events_;
+  std::vector<uint8_t> done_;  // Each is written by its instruction's lane.
 };
 
 // Looks at a run, instruction by instruction. Called on the lane's thread;

@@ -153,6 +153,26 @@ class CpuTrainer final : public Trainer {
     return pass;
   }
 
+  std::optional<KeptState> KeepState() override {
+    if (step_under_way_ && !CompleteUpdate()) return std::nullopt;
+    KeptState kept = {.completed_steps = completed_steps_};
+    const int32_t copies =
+        layout_.zero == 0 ? layout_.data : layout_.data_groups;
+    const int32_t num_slices = layout_.data / copies;
+    for (int32_t rank = 0; rank < layout_.num_ranks(); ++rank) {
+      const MeshCoordinates other = CoordinatesOf(layout_, Rank{rank});
+      // Other data ranks of the same slice hold the same, at the same places.
+      MeshCoordinates like_this = other;
+      like_this.data = coordinates_.data;
+      if (!(like_this == coordinates_) ||
+          other.data % num_slices != coordinates_.data % num_slices) {
+        continue;
+      }
+      kept.parts[Rank{rank}] = OwnedPieces(PiecesAt(other));
+    }
+    return kept;
+  }
+
   int64_t planned_bytes() const override {
     return programs_->persistent_bytes() + programs_->step_bytes();
   }
@@ -216,7 +236,9 @@ class CpuTrainer final : public Trainer {
         TokenScaleOf(trained_share, inputs_.step, job_.training.global_batch));
     double* scalars = Buffer<double>(programs_->training.scalars_buffer);
     SetVote(request.vote_to_stop, scalars);
+    step_under_way_ = true;
     RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step, observer));
+    step_under_way_ = false;
     completed_steps_ = inputs_.step;
 
     StepResult result{.step = inputs_.step,
@@ -255,10 +277,40 @@ class CpuTrainer final : public Trainer {
     return scalars;
   }
 
-  std::vector<StatePiece> Pieces() const {
+  // Of a training step that failed: brings the state to the end of the step if
+  // its update had begun, which changes state and needs no peer. False if that
+  // cannot be done.
+  bool CompleteUpdate() {
+    const Program& program = programs_->training;
+    std::vector<InstructionId> missing;
+    bool has_begun = false;
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      if (program.instructions[i].kind != OpKind::kAdamW) continue;
+      const auto id = static_cast<InstructionId>(i);
+      if (training_->IsDone(id)) {
+        has_begun = true;
+      } else {
+        missing.push_back(id);
+      }
+    }
+    if (!has_begun) return true;
+    for (const InstructionId id : missing) {
+      for (const InstructionId earlier : program.instructions[id].waits) {
+        if (!training_->IsDone(earlier)) return false;
+      }
+      if (!training_->DoNow(id).ok()) return false;
+    }
+    step_under_way_ = false;
+    ++completed_steps_;
+    return true;
+  }
+
+  std::vector<StatePiece> Pieces() const { return PiecesAt(coordinates_); }
+  // What a rank at `coordinates` would hold in this rank's memory.
+  std::vector<StatePiece> PiecesAt(const MeshCoordinates& coordinates) const {
     const Program& program = programs_->training;
     return DescribeState(
-        program.parameters, layout_, coordinates_,
+        program.parameters, layout_, coordinates,
         {.parameters = Buffer<float>(program.parameters_buffer),
          .exp_avg = Buffer<float>(program.exp_avg_buffer),
          .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
@@ -289,6 +341,7 @@ class CpuTrainer final : public Trainer {
   BatchSource* const batches_;
   ProgressBoard* const progress_;
   int64_t completed_steps_ = 0;
+  bool step_under_way_ = false;              // Or failed.
   std::shared_ptr<StateSnapshot> snapshot_;  // The last one's memory.
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;

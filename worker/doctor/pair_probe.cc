@@ -20,7 +20,7 @@
 #include "base/statistics.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/tls.h"
-#include "worker/doctor/timed_socket.h"
+#include "worker/agent/timed_socket.h"
 
 namespace millrace {
 namespace {
@@ -76,31 +76,11 @@ absl::Status ReadBlocks(TimedSocket& socket, int64_t num_bytes,
   return absl::OkStatus();
 }
 
-// Both ends prove to know the secret; the server then says which agent it is.
-// What follows is plain: encryption would be measured with the network.
-absl::StatusOr<std::string> Greet(TlsEnd end, TimedSocket& socket,
-                                  const std::string& secret,
-                                  const std::string& words,
-                                  absl::Time deadline) {
-  ASSIGN_OR_RETURN(const TlsContext context, MakeTlsContext(end, secret));
-  return Shake(end, context.get(),
-               {.read =
-                    [&](std::string* bytes) {
-                      return socket.Read(bytes->data(), bytes->size(),
-                                         deadline);
-                    },
-                .write =
-                    [&](absl::string_view bytes) {
-                      return socket.Write(bytes.data(), bytes.size(), deadline);
-                    }},
-               words);
-}
-
 absl::StatusOr<int32_t> GreetServer(TimedSocket& socket,
                                     const std::string& secret,
                                     absl::Time deadline) {
   const absl::StatusOr<std::string> words =
-      Greet(TlsEnd::kPeer, socket, secret, "", deadline);
+      socket.Greet(TlsEnd::kPeer, secret, "", deadline);
   if (absl::IsPermissionDenied(words.status())) {
     return absl::PermissionDeniedError(
         "the answer is not of this examination's");
@@ -333,8 +313,9 @@ void PairServer::Serve(int fd) {
   TimedSocket socket(fd);
   const absl::Time deadline = MonotonicNow() + kStrangerLimit;
   // Why a connection ended is the client's to say.
-  absl::Status status = Greet(TlsEnd::kCoordinator, socket, secret_,
-                              absl::StrCat(agent_idx_.load()), deadline)
+  absl::Status status = socket
+                            .Greet(TlsEnd::kCoordinator, secret_,
+                                   absl::StrCat(agent_idx_.load()), deadline)
                             .status();
   if (status.ok()) status = ServeWishes(socket, stopping_);
   static_cast<void>(status);

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -94,6 +95,14 @@ struct AnswerPass {
   bool vote = false;  // Some rank voted.
 };
 
+// Training state that outlived a failed step.
+struct KeptState {
+  int64_t completed_steps = 0;
+  // What each rank would write into a checkpoint, as far as it is here: this
+  // rank's part, and those of ranks that hold the same state. In host memory.
+  std::map<Rank, std::vector<StatePiece>> parts;
+};
+
 // A CPU has done a step when RunStep() returns. A GPU has only been given it,
 // and returns the result of the step before, so that the host never waits for a
 // device that could work: every result lags by one step, the stop in it too.
@@ -163,6 +172,12 @@ class Trainer {
   // treated as by RunValidation().
   virtual absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch,
                                                    bool vote) = 0;
+
+  // After RunStep() has failed or training has ended: the state after the
+  // newest step that is whole. An update of the optimizer that had begun is
+  // completed. Nothing where memory may hold half a step, as on a GPU whose
+  // collectives were aborted.
+  virtual std::optional<KeptState> KeepState() { return std::nullopt; }
 
   // Bytes of both arenas as planned and as allocated; equal, asserted.
   virtual int64_t planned_bytes() const = 0;

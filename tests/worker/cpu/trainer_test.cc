@@ -5,12 +5,18 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_batches.h"
@@ -323,6 +329,84 @@ TEST(CpuTrainerTest, AbortEndsAStep) {
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: whenever a step is aborted, what a trainer keeps is the state after a
+// whole step, of its own part and of those of ranks that hold the same. Method:
+// the states after each of some steps, undisturbed; then runs that rank 0
+// aborts at moments all over a step.
+TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
+  using Values = std::vector<float>;
+  const auto values_of = [](const std::vector<StatePiece>& pieces) {
+    Values values;
+    for (const StatePiece& piece : OwnedPieces(pieces)) {
+      values.insert(values.end(), piece.data,
+                    piece.data + (piece.end - piece.begin));
+    }
+    return values;
+  };
+  constexpr int64_t kSteps = 12;
+  constexpr int kMoments = 20;
+  Layout copies = {.data = 4, .micro_batch = 2, .zero = 1};
+  copies.data_groups = 2;
+  for (const Layout& layout : {kSharded, kPipelined, copies}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    std::mutex mutex;
+    std::map<std::pair<int64_t, Rank>, Values> expected;
+    InProcessHub hub;
+    double step_s = 0;
+    absl::Status status = RunRanks(
+        SmallJob(), layout, [&] { return hub.NewFactory(); },
+        [&](Rank rank, Trainer& trainer) {
+          const double began_s = MonotonicSeconds();
+          for (int64_t step = 0; step <= kSteps; ++step) {
+            if (step > 0) {
+              EXPECT_TRUE(trainer.RunStep({}).ok());
+            }
+            const std::lock_guard<std::mutex> lock(mutex);
+            expected[{step, rank}] = values_of(*trainer.ReadState());
+            step_s = (MonotonicSeconds() - began_s) / kSteps;
+          }
+          return absl::OkStatus();
+        });
+    ASSERT_TRUE(status.ok()) << status;
+    std::set<int64_t> kept_steps;
+    size_t num_parts = 0;
+    for (int moment = 0; moment < kMoments; ++moment) {
+      InProcessHub disturbed;
+      status = RunRanks(
+          SmallJob(), layout, [&] { return disturbed.NewFactory(); },
+          [&](Rank rank, Trainer& trainer) {
+            std::thread aborter;
+            if (rank == Rank{0}) {
+              aborter = std::thread([&trainer, step_s, moment] {
+                absl::SleepFor(absl::Seconds(4 * step_s * moment / kMoments));
+                trainer.Abort();
+              });
+            }
+            while (trainer.completed_steps() < kSteps &&
+                   trainer.RunStep({}).ok()) {
+            }
+            if (aborter.joinable()) aborter.join();
+            const std::optional<KeptState> kept = trainer.KeepState();
+            if (!kept.has_value()) return absl::InternalError("kept nothing");
+            const std::lock_guard<std::mutex> lock(mutex);
+            kept_steps.insert(kept->completed_steps);
+            num_parts = std::max(num_parts, kept->parts.size());
+            EXPECT_TRUE(kept->parts.contains(rank));
+            for (const auto& [other, pieces] : kept->parts) {
+              EXPECT_TRUE((expected[{kept->completed_steps, other}] ==
+                           values_of(pieces)))
+                  << "rank " << ToInt(rank) << " of rank " << ToInt(other)
+                  << " after step " << kept->completed_steps;
+            }
+            return absl::OkStatus();
+          });
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    EXPECT_GT(kept_steps.size(), 1u);
+    EXPECT_EQ(num_parts, layout.zero == 0 || layout.data_groups > 1 ? 2u : 1u);
+  }
 }
 
 // Goal: a bad batch is reported with its cause. Method: a source that fails.

@@ -1,8 +1,8 @@
 // A TCP connection on which every wait ends: no peer, port or network can hold
 // its user for longer than was said.
 
-#ifndef MILLRACE_WORKER_DOCTOR_TIMED_SOCKET_H_
-#define MILLRACE_WORKER_DOCTOR_TIMED_SOCKET_H_
+#ifndef MILLRACE_WORKER_AGENT_TIMED_SOCKET_H_
+#define MILLRACE_WORKER_AGENT_TIMED_SOCKET_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/protocol/tls.h"
 
 namespace millrace {
 
@@ -32,8 +34,17 @@ class TimedSocket {
   absl::Status Read(void* bytes, size_t size, absl::Time deadline);
   absl::Status Write(const void* bytes, size_t size, absl::Time deadline);
 
+  // Both ends prove to know the secret; the server's `words` reach the client.
+  // Returns them at both ends. What follows is plain bytes. PermissionDenied if
+  // the secrets differ.
+  absl::StatusOr<std::string> Greet(TlsEnd end, absl::string_view secret,
+                                    const std::string& words,
+                                    absl::Time deadline);
+
   // This end's address: the kernel chose the interface.
   std::string OwnAddress() const;
+  // Makes every call under way, and all later ones, fail soon. Thread-safe.
+  void ShutDown();
 
  private:
   absl::Status Wait(short events, absl::Time deadline) const;
@@ -42,4 +53,4 @@ class TimedSocket {
 
 }  // namespace millrace
 
-#endif  // MILLRACE_WORKER_DOCTOR_TIMED_SOCKET_H_
+#endif  // MILLRACE_WORKER_AGENT_TIMED_SOCKET_H_

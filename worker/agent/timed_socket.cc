@@ -1,4 +1,4 @@
-#include "worker/doctor/timed_socket.h"
+#include "worker/agent/timed_socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -133,6 +133,25 @@ absl::Status TimedSocket::Write(const void* bytes, size_t size,
   }
   return absl::OkStatus();
 }
+
+absl::StatusOr<std::string> TimedSocket::Greet(TlsEnd end,
+                                               absl::string_view secret,
+                                               const std::string& words,
+                                               absl::Time deadline) {
+  ASSIGN_OR_RETURN(const TlsContext context, MakeTlsContext(end, secret));
+  return Shake(end, context.get(),
+               {.read =
+                    [&](std::string* bytes) {
+                      return Read(bytes->data(), bytes->size(), deadline);
+                    },
+                .write =
+                    [&](absl::string_view bytes) {
+                      return Write(bytes.data(), bytes.size(), deadline);
+                    }},
+               words);
+}
+
+void TimedSocket::ShutDown() { shutdown(fd_, SHUT_RDWR); }
 
 std::string TimedSocket::OwnAddress() const {
   sockaddr_storage own = {};

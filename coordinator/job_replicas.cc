@@ -1,0 +1,211 @@
+// Copies of the training state in memory: who keeps them, and recoveries from
+// them; see job_runner.h.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "coordinator/job_runner.h"
+#include "fault/checkpoint.h"
+#include "fault/file_system.h"
+
+namespace millrace {
+namespace {
+
+// A set from which so many generations began and did not come to train is not
+// tried again.
+constexpr int kMostTries = 3;
+
+ReplicaKind KindOf(protocol::ReplicaKind kind) {
+  switch (kind) {
+    case protocol::REPLICA_KIND_LIVE:
+      return ReplicaKind::kLive;
+    case protocol::REPLICA_KIND_OWN:
+      return ReplicaKind::kOwn;
+    default:
+      return ReplicaKind::kCopy;
+  }
+}
+
+std::string StepsTrainedAgain(int64_t count) {
+  return absl::StrCat(count, count == 1 ? " step" : " steps", " trained again");
+}
+
+}  // namespace
+
+absl::StatusOr<ReplicaPlan> JobRunner::ReplicaPlanOf(
+    const Layout& layout, double step_s, const std::vector<std::string>& hosts,
+    int64_t memory_bytes) const {
+  ReplicaFacts facts = {.step_s = step_s, .hosts = hosts};
+  // On a CPU the copies lie beside the arenas; what the hosts of GPUs have left
+  // is seen when copies are taken.
+  const int64_t device_bytes = Devices().memory_bytes;
+  if (!job_.resources.uses_cuda() && device_bytes > 0) {
+    facts.memory_bytes = device_bytes - memory_bytes;
+  }
+  return PlanReplicas(job_, layout, facts);
+}
+
+std::vector<std::string> JobRunner::FailureDomains(
+    const std::vector<WorkerIdx>& members) const {
+  std::vector<std::string> domains;
+  for (WorkerIdx worker : members) {
+    domains.push_back(state_->HasSeveralHosts()
+                          ? state_->HostOf(worker)
+                          : absl::StrCat("agent ", state_->AgentOf(worker)));
+  }
+  return domains;
+}
+
+void JobRunner::AddReplicas(protocol::StartGeneration* start) {
+  if (!replica_plan_.has_value()) {
+    // The plan is of an earlier coordinator, which has warned and refused.
+    const absl::StatusOr<ReplicaPlan> replicas =
+        ReplicaPlanOf(plan_->layout, plan_->step_time_s,
+                      FailureDomains(plan_->members), plan_->memory_bytes);
+    replica_plan_ = replicas.ok() ? *replicas : ReplicaPlan{};
+  }
+  start->set_replica_interval_steps(replica_plan_->interval_steps);
+}
+
+std::vector<std::string> JobRunner::PartnerAddresses() const {
+  std::vector<std::string> addresses;
+  if (!plan_.has_value() || !replica_plan_.has_value() ||
+      replica_plan_->interval_steps == 0) {
+    return addresses;
+  }
+  for (const std::optional<Rank>& partner : replica_plan_->partners) {
+    addresses.emplace_back();
+    if (!partner.has_value()) continue;
+    const auto found = replicas_.find(plan_->members[ToInt(*partner)]);
+    if (found != replicas_.end()) addresses.back() = found->second.address();
+  }
+  return addresses;
+}
+
+std::vector<HeldReplica> JobRunner::HeldReplicas() const {
+  std::vector<HeldReplica> held;
+  for (const auto& [worker, of_worker] : replicas_) {
+    const auto session = worker_sessions_.find(worker);
+    if (session == worker_sessions_.end() ||
+        !peers_.contains(session->second)) {
+      continue;  // It is away.
+    }
+    for (const protocol::HeldReplica& part : of_worker.parts()) {
+      held.push_back({.holder = worker,
+                      .part = {{Generation{part.generation()}, part.step()},
+                               Rank{part.rank()}},
+                      .num_ranks = part.num_ranks(),
+                      .kind = KindOf(part.kind()),
+                      .bytes = part.bytes()});
+    }
+  }
+  return held;
+}
+
+std::optional<ReplicaChoice> JobRunner::ChooseFromMemory(
+    int64_t least_step) const {
+  return ChooseReplicas(HeldReplicas(), least_step, refused_replicas_);
+}
+
+void JobRunner::ReportIncomplete(int64_t step, const std::string& instead) {
+  const std::string reason =
+      ReasonAgainstReplicas(HeldReplicas(), step + 1, refused_replicas_);
+  if (reason.empty() || !began_training_) return;
+  progress_->Line(absl::StrCat("not from copies in memory: ", reason,
+                               "; going back to ", instead));
+  output_->Event({.event = "replicas_incomplete",
+                  .generation = ToInt(state_->generation()),
+                  .step = step,
+                  .detail = absl::StrCat(reason, "; back to ", instead)});
+}
+
+int64_t JobRunner::StepOnDisk(const std::string& path) const {
+  if (path.empty()) return 0;
+  if (path == log_->job().committed_path) return log_->job().committed_step;
+  const absl::StatusOr<CheckpointInfo> info =
+      ReadCheckpointInfo(*PosixFileSystem(), path);
+  return info.ok() ? info->step : 0;
+}
+
+absl::Status JobRunner::AddRestore(int64_t committed_step,
+                                   protocol::StartGeneration* start) {
+  source_.clear();
+  restore_s_ = 0;
+  restored_set_.reset();
+  const int64_t expected_step =
+      committed_step >= 0 ? committed_step : StepOnDisk(plan_->resume_path);
+  std::optional<ReplicaChoice> choice = ChooseFromMemory(expected_step);
+  if (!choice.has_value()) {
+    ASSIGN_OR_RETURN(const std::string path, RestorePath(committed_step));
+    const int64_t step = StepOnDisk(path);
+    // Where the newest checkpoint is damaged, memory may have more than the
+    // one before.
+    if (step < expected_step) choice = ChooseFromMemory(step + 1);
+    if (!choice.has_value()) {
+      const std::string source = path.empty() ? "the beginning" : path;
+      start->set_restore_path(path);
+      ReportIncomplete(step, source);
+      NoteSource(source, step);
+      return absl::OkStatus();
+    }
+  }
+  restored_set_ = choice->set;
+  if (++replica_tries_[choice->set] >= kMostTries) {
+    refused_replicas_.insert(choice->set);
+  }
+  protocol::ReplicaRestore* restore = start->mutable_replica_restore();
+  restore->set_generation(ToInt(choice->set.generation));
+  restore->set_step(choice->set.step);
+  int64_t num_bytes = 0;
+  for (const HeldReplica& part : choice->parts) {
+    restore->add_addresses(replicas_[part.holder].address());
+    num_bytes += part.bytes;
+  }
+  NoteSource(absl::StrCat("memory (", DescribeSources(*choice), ", ",
+                          FormatBytes(num_bytes), ")"),
+             choice->set.step);
+  return absl::OkStatus();
+}
+
+void JobRunner::NoteSource(const std::string& source, int64_t step) {
+  if (!began_training_) return;
+  const int64_t again = std::max<int64_t>(0, output_->last_step() - step);
+  source_ = absl::StrCat("from ", source, ", ", StepsTrainedAgain(again));
+}
+
+void JobRunner::ReportSource(int64_t step) {
+  replica_tries_.clear();
+  restored_set_.reset();
+  if (source_.empty()) return;
+  progress_->Line(absl::StrCat("state of step ", step, " ", source_, ", in ",
+                               FormatSeconds(restore_s_)));
+  output_->Event(
+      {.event = "restored",
+       .generation = ToInt(state_->generation()),
+       .step = step,
+       .detail = absl::StrCat(source_, ", in ", FormatSeconds(restore_s_))});
+  source_.clear();
+}
+
+void JobRunner::OnReplicaStep(Rank rank, const protocol::StepDone& step) {
+  if (step.replica_wait_s() > 0) {
+    output_->AddCheckpoint(rank, step.replica_wait_s());
+  }
+  if (step.replica_error().empty()) return;
+  output_->Event({.event = "replica_failed",
+                  .generation = ToInt(state_->generation()),
+                  .step = step.step(),
+                  .rank = ToInt(rank),
+                  .detail = step.replica_error()});
+  progress_->Line(absl::StrCat(
+      "rank ", ToInt(rank),
+      " has no new copy of its state in memory: ", step.replica_error()));
+}
+
+}  // namespace millrace

@@ -1,0 +1,46 @@
+// Decides how a run keeps copies of its training state in memory: how often,
+// who keeps whose, and what that costs. Pure.
+
+#ifndef MILLRACE_COORDINATOR_REPLICA_PLAN_H_
+#define MILLRACE_COORDINATOR_REPLICA_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+struct ReplicaFacts {
+  double step_s = 0;               // Predicted.
+  std::vector<std::string> hosts;  // By rank.
+  // Host memory that is left for a rank's copies; absent: not known.
+  std::optional<int64_t> memory_bytes;
+};
+
+struct ReplicaPlan {
+  int64_t interval_steps = 0;                 // 0: none on a schedule.
+  std::vector<std::optional<Rank>> partners;  // By rank.
+  int64_t part_bytes = 0;                     // The largest rank's part.
+  int64_t host_bytes = 0;                     // On the rank that keeps most.
+  // For people: what is kept where, at what cost. Then what is amiss; empty if
+  // nothing is.
+  std::string description;
+  std::string warning;
+};
+
+// ResourceExhausted, with the cost and what to do, if the job asks for copies
+// for which there is no memory. If the job leaves it to us, there are then none
+// and a warning says so.
+absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
+                                         const Layout& layout,
+                                         const ReplicaFacts& facts);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_REPLICA_PLAN_H_

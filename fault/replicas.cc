@@ -1,0 +1,190 @@
+#include "fault/replicas.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/layout/mesh.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kShareOfStep = 0.005;
+// Waking the threads that take part, and opening a connection.
+constexpr double kSecondsOfEach = 2e-4;
+// Taking the snapshot, storing it, its checksums, sending and receiving.
+constexpr double kPassesOfEach = 5;
+
+// Holders of each rank's part of one set.
+struct SetHolders {
+  int32_t num_ranks = 0;
+  bool contradicts = false;
+  std::map<Rank, std::vector<const HeldReplica*>> holders;
+
+  bool is_whole() const {
+    return !contradicts && num_ranks > 0 &&
+           static_cast<int32_t>(holders.size()) == num_ranks;
+  }
+};
+
+// Newest first.
+using NewestFirst = std::pair<int64_t, int64_t>;  // Step, generation; negated.
+
+std::map<NewestFirst, SetHolders> SetsOf(const std::vector<HeldReplica>& held,
+                                         int64_t least_step,
+                                         const std::set<ReplicaSet>& refused) {
+  std::map<NewestFirst, SetHolders> sets;
+  for (const HeldReplica& replica : held) {
+    const ReplicaSet& set = replica.part.set;
+    if (set.step < least_step || refused.contains(set)) continue;
+    SetHolders& holders = sets[{-set.step, -ToInt(set.generation)}];
+    const int32_t rank = ToInt(replica.part.rank);
+    if (rank < 0 || rank >= replica.num_ranks ||
+        (holders.num_ranks != 0 && holders.num_ranks != replica.num_ranks)) {
+      holders.contradicts = true;
+      continue;
+    }
+    holders.num_ranks = replica.num_ranks;
+    holders.holders[replica.part.rank].push_back(&replica);
+  }
+  return sets;
+}
+
+}  // namespace
+
+std::optional<ReplicaChoice> ChooseReplicas(
+    const std::vector<HeldReplica>& held, int64_t least_step,
+    const std::set<ReplicaSet>& refused) {
+  for (const auto& [key, set] : SetsOf(held, least_step, refused)) {
+    if (!set.is_whole()) continue;
+    ReplicaChoice choice = {.set = {Generation{-key.second}, -key.first}};
+    std::map<WorkerIdx, int32_t> num_chosen;
+    for (const auto& [rank, holders] : set.holders) {
+      const HeldReplica& best = **std::min_element(
+          holders.begin(), holders.end(),
+          [&](const HeldReplica* a, const HeldReplica* b) {
+            return std::tuple(a->kind, num_chosen[a->holder], a->holder) <
+                   std::tuple(b->kind, num_chosen[b->holder], b->holder);
+          });
+      ++num_chosen[best.holder];
+      choice.parts.push_back(best);
+    }
+    return choice;
+  }
+  return std::nullopt;
+}
+
+std::string ReasonAgainstReplicas(const std::vector<HeldReplica>& held,
+                                  int64_t least_step,
+                                  const std::set<ReplicaSet>& refused) {
+  const auto sets = SetsOf(held, least_step, refused);
+  if (sets.empty()) return "";
+  const auto& [key, set] = *sets.begin();
+  if (set.contradicts) {
+    return absl::StrCat("parts of step ", -key.first,
+                        " disagree about the number of ranks");
+  }
+  std::vector<int32_t> missing;
+  for (int32_t rank = 0; rank < set.num_ranks; ++rank) {
+    if (!set.holders.contains(Rank{rank})) missing.push_back(rank);
+  }
+  if (missing.empty()) return "";
+  return absl::StrCat("of step ", -key.first, ", nobody has the state of rank",
+                      missing.size() == 1 ? " " : "s ",
+                      absl::StrJoin(missing, ", "));
+}
+
+std::string DescribeSources(const ReplicaChoice& choice) {
+  constexpr std::array<const char*, 3> kNames = {"live state", "own snapshot",
+                                                 "partner's copy"};
+  std::array<int32_t, 3> counts = {};
+  for (const HeldReplica& replica : choice.parts) {
+    ++counts[static_cast<size_t>(replica.kind)];
+  }
+  std::vector<std::string> words;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    words.push_back(absl::StrCat(counts[i], " by ", kNames[i]));
+  }
+  return absl::StrCat(choice.parts.size(), " parts, ",
+                      absl::StrJoin(words, ", "));
+}
+
+std::vector<std::optional<Rank>> ReplicaPartners(
+    const std::vector<std::string>& hosts) {
+  const auto num_ranks = static_cast<int32_t>(hosts.size());
+  std::vector<std::optional<Rank>> partners(hosts.size());
+  if (num_ranks < 2) return partners;
+  std::map<std::string, int32_t> ranks_of;
+  for (const std::string& host : hosts) ++ranks_of[host];
+  int32_t most = 0;
+  for (const auto& [host, count] : ranks_of) most = std::max(most, count);
+  // A shift by the largest host's ranks leaves every host, and comes back to it
+  // only where it has more than half of all ranks.
+  const int32_t shift = ranks_of.size() == 1 ? 1 : most;
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    int32_t partner = (rank + shift) % num_ranks;
+    const bool same = hosts[partner] == hosts[rank];
+    if (same && ranks_of.size() > 1) {
+      std::vector<int32_t> others;
+      for (int32_t other = 0; other < num_ranks; ++other) {
+        if (hosts[other] != hosts[rank]) others.push_back(other);
+      }
+      partner = others[static_cast<size_t>(rank) % others.size()];
+    }
+    partners[rank] = Rank{partner};
+  }
+  return partners;
+}
+
+bool HasLiveReplicas(const Layout& layout,
+                     const std::vector<std::string>& hosts) {
+  if (static_cast<int32_t>(hosts.size()) != layout.num_ranks()) return false;
+  const int32_t copies = layout.zero == 0 ? layout.data : layout.data_groups;
+  if (copies < 2) return false;
+  const int32_t num_slices = layout.data / copies;
+  const bool several =
+      std::set<std::string>(hosts.begin(), hosts.end()).size() > 1;
+  // By what a rank holds: the hosts on which its like are.
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>,
+           std::set<std::string>>
+      hosts_of;
+  for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
+    const MeshCoordinates at = CoordinatesOf(layout, Rank{rank});
+    hosts_of[{at.pipeline, at.tensor, at.context, at.data % num_slices}].insert(
+        hosts[rank]);
+  }
+  return !several ||
+         std::all_of(hosts_of.begin(), hosts_of.end(),
+                     [](const auto& entry) { return entry.second.size() > 1; });
+}
+
+double ReplicaSeconds(const ReplicaCost& cost) {
+  if (!cost.shares_processors) return kSecondsOfEach;
+  return kSecondsOfEach + kPassesOfEach * static_cast<double>(cost.part_bytes) /
+                              cost.copy_bytes_per_s;
+}
+
+int64_t ReplicaInterval(const ReplicaCost& cost) {
+  if (cost.step_s <= 0) return 1;
+  const double by_cost = ReplicaSeconds(cost) / (kShareOfStep * cost.step_s);
+  const double send_s =
+      cost.send_bytes_per_s > 0
+          ? static_cast<double>(cost.part_bytes) / cost.send_bytes_per_s
+          : 0;
+  // Between two copies there is the step that takes the second.
+  const double by_sending = 1 + send_s / cost.step_s;
+  return static_cast<int64_t>(
+      std::clamp(std::ceil(std::max(by_cost, by_sending)), 1.0, 1e9));
+}
+
+int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept) {
+  return (3 + 2 * int64_t{num_copies_kept}) * part_bytes;
+}
+
+}  // namespace millrace

@@ -1,0 +1,106 @@
+// Copies of the training state in memory, and what a recovery makes of them.
+//
+// A *part* is what one rank would write into a checkpoint: over all ranks,
+// every element of every tensor is in exactly one part. Parts of one generation
+// and step are a *set*. A set of which every part is held somewhere restores
+// the state, under any layout. All functions here are pure.
+
+#ifndef MILLRACE_FAULT_REPLICAS_H_
+#define MILLRACE_FAULT_REPLICAS_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+struct ReplicaSet {
+  Generation generation{};  // That trained the step.
+  int64_t step = 0;         // Completed training steps.
+  friend auto operator<=>(const ReplicaSet&, const ReplicaSet&) = default;
+};
+
+struct ReplicaPart {
+  ReplicaSet set;
+  Rank rank{};  // In that generation.
+  friend auto operator<=>(const ReplicaPart&, const ReplicaPart&) = default;
+};
+
+// Where a part comes from, the preferred one first.
+enum class ReplicaKind : uint8_t {
+  kLive,  // From a trainer whose generation failed, at the step it was at.
+  kOwn,   // From a snapshot that the rank took on schedule.
+  kCopy,  // Another rank's snapshot.
+};
+
+struct HeldReplica {
+  WorkerIdx holder{};
+  ReplicaPart part;
+  int32_t num_ranks = 0;  // Of the part's generation.
+  ReplicaKind kind = ReplicaKind::kOwn;
+  int64_t bytes = 0;
+};
+
+struct ReplicaChoice {
+  ReplicaSet set;
+  std::vector<HeldReplica> parts;  // By rank of the set's generation.
+};
+
+// The newest set, by step and then by generation, that is whole and whose step
+// is at least `least_step`; nothing if there is none. Sets in `refused` are
+// passed over. Of several holders of a part, the first kind in order is chosen,
+// then the holder of the fewest parts so far, then the lowest. Parts that
+// contradict each other about the number of ranks make their set unusable.
+std::optional<ReplicaChoice> ChooseReplicas(
+    const std::vector<HeldReplica>& held, int64_t least_step,
+    const std::set<ReplicaSet>& refused);
+
+// Why the newest set that is newer than `least_step`'s is not used: which
+// ranks' parts nobody has. Empty if no part is newer than that step.
+std::string ReasonAgainstReplicas(const std::vector<HeldReplica>& held,
+                                  int64_t least_step,
+                                  const std::set<ReplicaSet>& refused);
+
+// "live state", "snapshots", "1 snapshot and 2 copies of partners": for people.
+std::string DescribeSources(const ReplicaChoice& choice);
+
+// Which rank keeps a copy of each rank's part: one on another host if there is
+// any, else another rank of the host, else none (nullopt). Each rank keeps
+// equally many copies as long as no host has more than half of all ranks.
+// `hosts` is by rank; ranks of one host follow one another.
+std::vector<std::optional<Rank>> ReplicaPartners(
+    const std::vector<std::string>& hosts);
+
+// Whether the state of all ranks is held by other ranks while they train, so
+// that any one host can be lost (any one process, where there is one host).
+bool HasLiveReplicas(const Layout& layout,
+                     const std::vector<std::string>& hosts);
+
+// What copies cost, by which `auto` chooses how often they are taken.
+struct ReplicaCost {
+  double step_s = 0;       // Predicted.
+  int64_t part_bytes = 0;  // The largest.
+  // Of one thread that copies, and of the network or loopback to the partner.
+  double copy_bytes_per_s = 0;
+  double send_bytes_per_s = 0;  // 0: nothing is sent.
+  // The processors that copy and send are those that train.
+  bool shares_processors = false;
+};
+// Seconds that training loses for one copy.
+double ReplicaSeconds(const ReplicaCost& cost);
+// The least interval at which copies cost at most half a percent of the steps
+// and are sent before the next is taken. At least 1.
+int64_t ReplicaInterval(const ReplicaCost& cost);
+
+// Host memory that a rank's copies take: two of its own, the snapshot they are
+// written from, and two for each rank whose partner it is.
+int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_FAULT_REPLICAS_H_

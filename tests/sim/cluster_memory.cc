@@ -1,0 +1,123 @@
+// Copies of the training state in memory; see cluster.h.
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/cluster.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kRetryS = 0.1;
+
+}  // namespace
+
+void Cluster::AddReplica(WorkerIdx holder, const HeldReplica& replica) {
+  auto& parts = memory_[holder];
+  const ReplicaSet& set = replica.part.set;
+  ReplicaSet before;
+  for (const auto& [part, held] : parts) {
+    if (part.set.generation == set.generation && part.set < set) {
+      before = std::max(before, part.set);
+    }
+  }
+  std::erase_if(parts,
+                [&](const auto& entry) { return entry.first.set < before; });
+  HeldReplica held = replica;
+  held.holder = holder;
+  parts[replica.part] = held;
+}
+
+bool Cluster::IsAtWork(WorkerIdx worker, Generation generation) const {
+  return std::any_of(
+      workers_.begin(), workers_.end(), [&](const SimulatedWorker& other) {
+        return other.process.worker == worker && IsResponsive(other) &&
+               IsReachable(other.agent_idx) && other.given == generation &&
+               other.seen == generation;
+      });
+}
+
+void Cluster::TakeReplicas(Generation generation, int64_t step) {
+  const std::vector<WorkerIdx>& ranks = generation_members_[ToInt(generation)];
+  std::vector<std::string> hosts;
+  for (WorkerIdx worker : ranks) {
+    hosts.push_back(absl::StrCat(ToInt(worker) / options_.devices_per_agent));
+  }
+  const std::vector<std::optional<Rank>> partners = ReplicaPartners(hosts);
+  sending_ = generation;
+  num_sending_ = 0;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const HeldReplica replica = {
+        .part = {{generation, step}, Rank{static_cast<int32_t>(rank)}},
+        .num_ranks = static_cast<int32_t>(ranks.size()),
+        .kind = ReplicaKind::kOwn};
+    AddReplica(ranks[rank], replica);
+    if (!partners[rank].has_value()) continue;
+    ++num_sending_;
+    At(Random(0.01, 0.4),
+       [this, replica, partner = ranks[ToInt(*partners[rank])]] {
+         ArriveAtPartner(replica, partner);
+       });
+  }
+  if (num_sending_ == 0) {
+    whole_ = {generation, step};
+    num_absences_ = 0;
+  }
+}
+
+void Cluster::ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner) {
+  const Generation generation = replica.part.set.generation;
+  const WorkerIdx sender =
+      generation_members_[ToInt(generation)][ToInt(replica.part.rank)];
+  if (sending_ != generation || log_.generation != generation) return;
+  if (!IsAtWork(sender, generation) || !IsAtWork(partner, generation)) {
+    // A network that was cut may come back; a generation that ended does not.
+    At(kRetryS,
+       [this, replica, partner] { ArriveAtPartner(replica, partner); });
+    return;
+  }
+  HeldReplica copy = replica;
+  copy.kind = ReplicaKind::kCopy;
+  AddReplica(partner, copy);
+  if (--num_sending_ > 0) return;
+  whole_ = replica.part.set;
+  std::set<int32_t> gone;  // Since they sent theirs.
+  for (WorkerIdx worker : generation_members_[ToInt(generation)]) {
+    const int32_t agent_idx = ToInt(worker) / options_.devices_per_agent;
+    if (!IsReachable(agent_idx)) gone.insert(agent_idx);
+  }
+  num_absences_ = static_cast<int32_t>(gone.size());
+}
+
+// The state machine has cleared all workers, so all that is held is known.
+int64_t Cluster::ChooseStep(const BeginGeneration& action) {
+  const int64_t on_disk = std::max<int64_t>(action.restore_step, 0);
+  std::vector<HeldReplica> held;
+  for (const SimulatedWorker& worker : workers_) {
+    // Those have told in clearing or in joining. Whoever has died since fails
+    // the generation.
+    const bool has_told =
+        worker.seen == action.generation ||
+        (worker.seen == Generation{} && IsResponsive(worker) &&
+         IsReachable(worker.agent_idx));
+    if (!has_told) continue;
+    for (const auto& [part, replica] : memory_[worker.process.worker]) {
+      held.push_back(replica);
+    }
+  }
+  const auto choice = ChooseReplicas(held, on_disk, {});
+  const int64_t step = choice.has_value() ? choice->set.step : on_disk;
+  if (num_absences_ <= 1 && step < whole_.step) {
+    Violate(absl::StrCat(
+        "went back to step ", step, " though step ", whole_.step,
+        " was copied, and ", num_absences_,
+        " hosts were away since: ", ReasonAgainstReplicas(held, step + 1, {})));
+  }
+  return step;
+}
+
+}  // namespace millrace

@@ -1,0 +1,212 @@
+#include "worker/agent/replica_exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/fault/state_fixture.h"
+#include "worker/agent/replica_keeper.h"
+#include "worker/agent/replica_store.h"
+#include "worker/train/state_snapshot.h"
+
+namespace millrace {
+namespace {
+
+constexpr char kSecretOfJob[] = "0123456789abcdef";
+constexpr char kLoopback[] = "127.0.0.1";
+
+std::unique_ptr<ReplicaKeeper> NewKeeper(int memory_fd = -1) {
+  absl::StatusOr<std::unique_ptr<ReplicaKeeper>> keeper =
+      ReplicaKeeper::Create(kLoopback, kSecretOfJob, memory_fd);
+  EXPECT_TRUE(keeper.ok()) << keeper.status();
+  return *std::move(keeper);
+}
+
+std::vector<Rank> RanksIn(const ReplicaStore& store, const ReplicaSet& set) {
+  std::vector<Rank> ranks;
+  for (const StoredReplica& stored : store.List()) {
+    if (stored.part.set == set) ranks.push_back(stored.part.rank);
+  }
+  return ranks;
+}
+
+std::vector<StatePiece> PiecesOf(std::vector<RankState>& ranks) {
+  std::vector<StatePiece> pieces;
+  for (RankState& rank : ranks) {
+    pieces.insert(pieces.end(), rank.pieces.begin(), rank.pieces.end());
+  }
+  return pieces;
+}
+
+// Goal: a state that several workers hold in memory comes back bit for bit
+// under every layout. Method: every layout of up to four ranks writes its
+// parts into two workers' stores; every layout of up to two reads them, as the
+// second worker, over the network and from its own store.
+TEST(ReplicaExchangeTest, RestoresAnyLayoutFromAnyOther) {
+  const ModelSpec model = TinyModel();
+  const ReplicaSet set = {Generation{1}, 7};
+  for (const Layout& from : AllLayouts(4)) {
+    SCOPED_TRACE(LayoutToString(from));
+    std::vector<std::unique_ptr<ReplicaKeeper>> keepers;
+    keepers.push_back(NewKeeper());
+    keepers.push_back(NewKeeper());
+    std::vector<RankState> state = MakeState(model, from);
+    FillState(state, 5);
+    std::vector<std::string> addresses;
+    for (const RankState& rank : state) {
+      ReplicaKeeper& keeper = *keepers[ToInt(rank.rank) % 2];
+      ASSERT_EQ(keeper.KeepNow(InfoOf(from, 7), rank.rank, rank.pieces),
+                absl::OkStatus());
+      addresses.push_back(keeper.address());
+    }
+    for (const Layout& to : AllLayouts(2)) {
+      SCOPED_TRACE(LayoutToString(to));
+      std::vector<RankState> filled = MakeState(model, to);
+      ReplicaClient client(kSecretOfJob);
+      ASSERT_EQ(client.Fill(set, addresses, keepers[1]->address(),
+                            keepers[1]->store(), PiecesOf(filled)),
+                absl::OkStatus());
+      EXPECT_EQ(CountWrong(filled, 5), 0);
+    }
+  }
+}
+
+// Goal: what a process kept, the next one of its worker finds and gives to
+// others; what it was writing when it ended is gone. Method: two stores of one
+// memory file, one after the other.
+TEST(ReplicaExchangeTest, OutlivesItsProcess) {
+  const ModelSpec model = TinyModel();
+  const Layout layout;
+  std::vector<RankState> state = MakeState(model, layout);
+  FillState(state, 3);
+  const absl::StatusOr<int> agents_fd = ReplicaStore::MakeMemoryFile();
+  ASSERT_TRUE(agents_fd.ok());
+  {
+    const auto keeper = NewKeeper(dup(*agents_fd));
+    ASSERT_EQ(keeper->KeepNow(InfoOf(layout, 7), Rank{0}, state[0].pieces),
+              absl::OkStatus());
+    auto writer = keeper->store().Begin(
+        {.part = {{Generation{1}, 8}, Rank{0}}, .num_ranks = 1, .bytes = 100});
+    ASSERT_TRUE(writer.ok());
+    ASSERT_EQ((*writer)->Append("half", 4), absl::OkStatus());
+    writer->release();  // As SIGKILL would: nobody tidies up.
+  }
+  const auto keeper = NewKeeper(dup(*agents_fd));
+  EXPECT_EQ(keeper->store().List().size(), 1u);
+  EXPECT_EQ(keeper->Held().parts_size(), 1);
+  std::vector<RankState> filled = MakeState(model, layout);
+  ReplicaClient client(kSecretOfJob);
+  ASSERT_EQ(client.Fill({Generation{1}, 7}, {keeper->address()}, "",
+                        keeper->store(), PiecesOf(filled)),
+            absl::OkStatus());
+  EXPECT_EQ(CountWrong(filled, 3), 0);
+  close(*agents_fd);
+}
+
+// Goal: a snapshot reaches the store and the partner, and of older sets the
+// newest one stays. Method: three snapshots in a row.
+TEST(ReplicaExchangeTest, KeepsTheTwoNewestSetsHereAndAtThePartner) {
+  const ModelSpec model = TinyModel();
+  Layout layout;
+  layout.data = 2;
+  layout.zero = 1;
+  std::vector<RankState> state = MakeState(model, layout);
+  const auto own = NewKeeper();
+  const auto partner = NewKeeper();
+  const auto client = std::make_shared<ReplicaClient>(kSecretOfJob);
+  const std::atomic<bool> aborted = false;
+  for (int64_t step = 1; step <= 3; ++step) {
+    FillState(state, step);
+    auto snapshot = StateSnapshot::Create(state[0].pieces);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    ASSERT_EQ((*snapshot)->CopyFrom(state[0].pieces), absl::OkStatus());
+    ASSERT_EQ(own->Keep({.info = InfoOf(layout, step),
+                         .rank = Rank{0},
+                         .snapshot = *snapshot,
+                         .partner = partner->address(),
+                         .client = client},
+                        aborted),
+              absl::OkStatus());
+    ASSERT_EQ(own->WaitUntilIdle(aborted), absl::OkStatus());
+    EXPECT_EQ(own->TakeError(), "");
+  }
+  for (const ReplicaKeeper* keeper : {own.get(), partner.get()}) {
+    EXPECT_EQ(keeper->Held().parts_size(), 2);
+  }
+  EXPECT_EQ(partner->store().List()[0].kind, ReplicaKind::kCopy);
+  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 3}),
+            std::vector<Rank>{Rank{0}});
+  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 1}), std::vector<Rank>{});
+  // The first set of a generation leaves all others alone.
+  ASSERT_EQ(partner->KeepNow(InfoOf(layout, 3, 2), Rank{0}, state[0].pieces),
+            absl::OkStatus());
+  partner->store().DropBefore({Generation{2}, 3});
+  EXPECT_EQ(partner->Held().parts_size(), 3);
+  partner->store().DropBefore({Generation{2}, 4});
+  EXPECT_EQ(partner->Held().parts_size(), 1);
+  partner->store().DropAfter(3);
+  EXPECT_EQ(partner->Held().parts_size(), 1);
+  partner->store().DropAfter(2);
+  EXPECT_EQ(partner->Held().parts_size(), 0);
+  own->store().Clear();
+  EXPECT_EQ(own->Held().parts_size(), 0);
+}
+
+// Goal: a partner that is gone, does not know the secret or holds a newer
+// generation costs a copy and an error that names it, nothing else.
+TEST(ReplicaExchangeTest, SaysWhyACopyFailed) {
+  std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+  auto own = NewKeeper();
+  ASSERT_EQ(own->KeepNow(InfoOf(Layout{}, 7), Rank{0}, state[0].pieces),
+            absl::OkStatus());
+  const StoredReplica stored = own->store().List()[0];
+  auto partner = NewKeeper();
+  ReplicaClient stranger("another secret!!");
+  EXPECT_EQ(stranger.Push(own->store(), stored, partner->address()).code(),
+            absl::StatusCode::kPermissionDenied);
+  partner->RefuseOlderThan(Generation{2});
+  ReplicaClient client(kSecretOfJob);
+  EXPECT_FALSE(client.Push(own->store(), stored, partner->address()).ok());
+  EXPECT_EQ(partner->Held().parts_size(), 0);
+  const std::string address = partner->address();
+  partner.reset();
+  const absl::Status gone = client.Push(own->store(), stored, address);
+  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(gone.message(), testing::HasSubstr(address));
+  client.Abort();
+  EXPECT_EQ(client.Push(own->store(), stored, own->address()).code(),
+            absl::StatusCode::kAborted);
+}
+
+// Goal: a damaged part is noticed, and one that is not there.
+TEST(ReplicaExchangeTest, NoticesDamage) {
+  std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+  FillState(state, 1);
+  const absl::StatusOr<int> fd = ReplicaStore::MakeMemoryFile();
+  ASSERT_TRUE(fd.ok());
+  const auto keeper = NewKeeper(dup(*fd));
+  ASSERT_EQ(keeper->KeepNow(InfoOf(Layout{}, 7), Rank{0}, state[0].pieces),
+            absl::OkStatus());
+  ReplicaClient client(kSecretOfJob);
+  const auto fill = [&](int64_t step) {
+    return client.Fill({Generation{1}, step}, {keeper->address()}, "",
+                       keeper->store(), PiecesOf(state));
+  };
+  EXPECT_EQ(fill(7), absl::OkStatus());
+  EXPECT_EQ(fill(8).code(), absl::StatusCode::kNotFound);
+  // The last byte of the part.
+  const int64_t at = 4096 + keeper->store().List()[0].bytes - 1;
+  char byte = 0;
+  ASSERT_EQ(pread(*fd, &byte, 1, at), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(pwrite(*fd, &byte, 1, at), 1);
+  EXPECT_EQ(fill(7).code(), absl::StatusCode::kDataLoss);
+  close(*fd);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,157 @@
+// Copies of the training state in memory: a generation takes them, restores
+// from them, and leaves what it holds when it fails. See generation_run.h.
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "worker/agent/generation_run.h"
+
+namespace millrace {
+namespace {
+
+// Above it, two holders of each part must do.
+constexpr int64_t kMostBytesKept = kGiB;
+
+// Whose parts a rank keeps when its generation has failed: its own, that of the
+// rank half way around those that hold the same, which is on another host if
+// any is, and the others too if all of them are small.
+std::vector<Rank> RanksToKeep(
+    Rank own, const std::map<Rank, std::vector<StatePiece>>& parts) {
+  std::vector<Rank> ranks;
+  size_t own_idx = 0;
+  int64_t num_bytes = 0;
+  for (const auto& [rank, pieces] : parts) {
+    if (rank == own) own_idx = ranks.size();
+    ranks.push_back(rank);
+    for (const StatePiece& piece : pieces) {
+      num_bytes +=
+          (piece.end - piece.begin) * static_cast<int64_t>(sizeof(float));
+    }
+  }
+  std::rotate(ranks.begin(), ranks.begin() + static_cast<int64_t>(own_idx),
+              ranks.end());
+  if (ranks.size() > 2) std::swap(ranks[1], ranks[ranks.size() / 2]);
+  if (num_bytes > kMostBytesKept && ranks.size() > 2) ranks.resize(2);
+  return ranks;
+}
+
+}  // namespace
+
+absl::Status GenerationRun::RestoreFromMemory() {
+  const protocol::ReplicaRestore& restore = message_.replica_restore();
+  const ReplicaSet set = {Generation{restore.generation()}, restore.step()};
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->StateToFill());
+  const absl::Status filled = replica_client_->Fill(
+      set, {restore.addresses().begin(), restore.addresses().end()},
+      replicas_->address(), replicas_->store(), state);
+  if (!filled.ok()) {
+    // Any error of the parts themselves means that others must do; one of the
+    // network may have passed by then.
+    const bool may_pass = absl::IsUnavailable(filled) ||
+                          absl::IsDeadlineExceeded(filled) ||
+                          absl::IsAborted(filled);
+    return absl::Status(may_pass ? filled.code() : absl::StatusCode::kDataLoss,
+                        absl::StrCat("the state of step ", set.step,
+                                     " in memory: ", filled.message()));
+  }
+  return trainer_->FinishFilling(set.step);
+}
+
+absl::Status GenerationRun::BeginReplicas(const JobSpec& job) {
+  const int64_t step = trainer_->completed_steps();
+  replicas_->store().DropAfter(step);
+  if (message_.replica_interval_steps() == 0 || step == 0) {
+    return absl::OkStatus();
+  }
+  // What the state came from may be the only copy.
+  RETURN_IF_ERROR(TakeReplicaNow(job));
+  return KeepReplica(step);
+}
+
+absl::Status GenerationRun::AwaitReplica(int64_t step) {
+  const int64_t interval = message_.replica_interval_steps();
+  if (interval == 0 || step % interval != 0) return absl::OkStatus();
+  const double began_s = MonotonicSeconds();
+  RETURN_IF_ERROR(replicas_->WaitUntilIdle(aborted_));
+  replica_wait_s_ += MonotonicSeconds() - began_s;
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::TakeReplica(const JobSpec& job) {
+  const int64_t interval = message_.replica_interval_steps();
+  const int64_t step = trainer_->completed_steps();
+  if (interval == 0) {
+    // All ranks have begun this step, so each holds a state as new as that in
+    // memory.
+    if (step == first_step_) replicas_->store().Clear();
+    return absl::OkStatus();
+  }
+  return step % interval == 0 ? TakeReplicaNow(job) : absl::OkStatus();
+}
+
+absl::Status GenerationRun::TakeReplicaNow(const JobSpec& job) {
+  const int64_t step = trainer_->completed_steps();
+  const double began_s = MonotonicSeconds();
+  absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot;
+  if (begun_checkpoint_.has_value() && begun_checkpoint_->info.step == step) {
+    snapshot = begun_checkpoint_->snapshot;
+  } else {
+    // A checkpoint of an earlier step may still be written from the newest.
+    newest_snapshot_ = nullptr;
+    snapshot = trainer_->TakeSnapshot();
+  }
+  if (absl::IsResourceExhausted(snapshot.status())) {
+    replicas_->ReportError(snapshot.status());
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(snapshot.status());
+  begun_replica_ = {.info = InfoOf(job, step),
+                    .rank = rank_,
+                    .snapshot = *std::move(snapshot),
+                    .partner = message_.replica_partner(),
+                    .client = replica_client_};
+  replica_wait_s_ += MonotonicSeconds() - began_s;
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::KeepReplica(int64_t known_step) {
+  if (!begun_replica_.has_value() || known_step < begun_replica_->info.step) {
+    return absl::OkStatus();
+  }
+  const double began_s = MonotonicSeconds();
+  ReplicaSnapshot snapshot = *std::move(begun_replica_);
+  begun_replica_.reset();
+  RETURN_IF_ERROR(replicas_->Keep(std::move(snapshot), aborted_));
+  replica_wait_s_ += MonotonicSeconds() - began_s;
+  return absl::OkStatus();
+}
+
+void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
+  if (trainer.completed_steps() < first_step_ &&
+      message_.has_replica_restore()) {
+    return;  // The state that it began with is in memory already.
+  }
+  std::optional<KeptState> kept = trainer.KeepState();
+  if (!kept.has_value()) return;
+  keeps_state_ = true;
+  const CheckpointInfo info = InfoOf(job, kept->completed_steps);
+  for (const Rank rank : RanksToKeep(rank_, kept->parts)) {
+    const absl::Status status =
+        replicas_->KeepNow(info, rank, kept->parts[rank]);
+    if (status.ok()) continue;
+    std::cerr << "the state of rank " << ToInt(rank) << " after step "
+              << info.step << " is not kept: " << status.message() << std::endl;
+    break;
+  }
+  keeps_state_ = false;
+}
+
+}  // namespace millrace
