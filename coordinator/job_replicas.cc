@@ -97,6 +97,7 @@ std::vector<HeldReplica> JobRunner::HeldReplicas() const {
       continue;  // It is away.
     }
     for (const protocol::HeldReplica& part : of_worker.parts()) {
+      if (Generation{part.generation()} <= distrusted_memory_) continue;
       held.push_back({.holder = worker,
                       .part = {{Generation{part.generation()}, part.step()},
                                Rank{part.rank()}},
@@ -129,7 +130,7 @@ int64_t JobRunner::StepOnDisk(const std::string& path) const {
   if (path.empty()) return 0;
   if (path == log_->job().committed_path) return log_->job().committed_step;
   const absl::StatusOr<CheckpointInfo> info =
-      ReadCheckpointInfo(*PosixFileSystem(), path);
+      ReadCheckpointInfo(CheckpointFiles(), path);
   return info.ok() ? info->step : 0;
 }
 

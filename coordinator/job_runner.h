@@ -324,6 +324,9 @@ class JobRunner {
   std::optional<ReplicaSet> restored_set_;
   std::map<ReplicaSet, int> replica_tries_;  // Without training after them.
   std::set<ReplicaSet> refused_replicas_;
+  // Copies of this generation and older ones are not restored: it had wrong
+  // numbers, or was to be forgotten. The last checkpoint is restored instead.
+  Generation distrusted_memory_{};
   std::string source_;    // Of the generation's state; empty: not a recovery.
   double restore_s_ = 0;  // On the slowest rank.
 

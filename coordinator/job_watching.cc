@@ -178,6 +178,7 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
                : " differ, with no majority; all go back",
       " and going on from the last checkpoint");
   progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));
+  distrusted_memory_ = generation;
   Handle(event);
 }
 
@@ -262,6 +263,7 @@ void JobRunner::WatchLoss(int64_t step, double loss) {
   progress_->Line(absl::StrCat("step ", step, ": ", detail));
   if (policy == "continue") return;
   MustSucceed([&] { return log_->StepsLeftOut(first, step); });
+  distrusted_memory_ = generation;
   Handle(RollBack{generation, absl::StrCat("the loss jumped in step ", step)});
 }
 
