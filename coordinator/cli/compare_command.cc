@@ -48,8 +48,9 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
                              ? options.micro_batch
                              : job.layout.micro_batch.value_or(1),
           .num_microbatches = options.micro_batches,
-          .precision = PrecisionOf(precision),
+          .precision = PrecisionOf(precision, Backend::kCuda),
           .objective = job.training.minimizes(),
+          .gemm_format = GemmFormatOf(precision),
           .recompute = again.recompute};
 }
 

@@ -48,6 +48,10 @@ class LetterWriter {
     Set(SizeLetter::kRows, a.rows);
     Set(SizeLetter::kCols, a.cols);
   }
+  void operator()(const QuantizeAttributes& a) {
+    Set(SizeLetter::kRows, a.rows);
+    Set(SizeLetter::kCols, a.cols);
+  }
   void operator()(const CollectiveAttributes& a) {
     Set(SizeLetter::kElements, a.num_elements);
     Set(SizeLetter::kShare, Share(a.num_elements, GroupSize(layout_, a.group)));
@@ -115,6 +119,14 @@ int64_t WorkspaceBytes(const OpAttributes& attributes) {
   return CrossEntropyWorkspaceBytes(std::get<VocabAttributes>(attributes));
 }
 
+DType Float8TypeOf(const OpAttributes& attributes) {
+  const auto* quantized = std::get_if<QuantizeAttributes>(&attributes);
+  const bool is_gradient =
+      quantized != nullptr ? quantized->is_gradient
+                           : TakesGradients(std::get<GemmAttributes>(attributes));
+  return is_gradient ? DType::kFloat8E5m2 : DType::kFloat8E4m3;
+}
+
 DType OfAttributes(const OpAttributes& attributes) {
   if (const auto* a = std::get_if<TransferAttributes>(&attributes)) {
     return a->dtype;
@@ -142,6 +154,10 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
       return std::get<VocabAttributes>(attributes).keeps_logits;
     case Presence::kWithBias:
       return std::get<GemmAttributes>(attributes).bias;
+    case Presence::kWithRows:
+      return std::get<QuantizeAttributes>(attributes).keeps_rows;
+    case Presence::kWithTransposed:
+      return std::get<QuantizeAttributes>(attributes).keeps_transposed;
     case Presence::kWithPreferences:
       return layout.trains_preferences();
   }
@@ -180,6 +196,10 @@ DType OperandType(const OperandSpec& spec, const Layout& layout,
       return DType::kInt32;
     case ElementRole::kBfloat16:
       return DType::kBfloat16;
+    case ElementRole::kFloat8:
+      return Float8TypeOf(attributes);
+    case ElementRole::kFloat8E4m3:
+      return DType::kFloat8E4m3;
     case ElementRole::kOfAttributes:
       return OfAttributes(attributes);
     case ElementRole::kWorkspace:

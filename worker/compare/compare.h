@@ -53,6 +53,7 @@ struct OutputComparison {
 struct Comparison {
   CompareMode mode;
   Precision precision;
+  GemmFormat gemm_format;
   std::vector<OutputComparison> outputs;  // In the Program's order.
   // Each backend's own step, so only in mode kChained; nats per token.
   double cpu_loss, gpu_loss;

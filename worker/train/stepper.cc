@@ -15,6 +15,23 @@ struct Bf16 {
   explicit operator float() const { return DecodeBf16(bits); }
 };
 
+// The bits of an 8-bit float, with its conversions.
+template <Float8Format kFormat>
+struct Float8 {
+  uint8_t bits;
+
+  Float8() = default;
+  explicit Float8(float value) : bits(EncodeFloat8(value, kFormat)) {}
+  explicit operator float() const { return DecodeFloat8(bits, kFormat); }
+};
+using Float8E4m3 = Float8<Float8Format::kE4m3>;
+using Float8E5m2 = Float8<Float8Format::kE5m2>;
+
+template <typename T>
+void RoundAll(std::vector<float>* values) {
+  for (float& value : *values) value = static_cast<float>(T(value));
+}
+
 template <typename T>
 std::vector<float> Widen(const std::byte* memory, int64_t num_elements) {
   const T* stored = reinterpret_cast<const T*>(memory);
@@ -75,6 +92,10 @@ std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
       return Widen<int32_t>(memory, num_elements);
     case DType::kBfloat16:
       return Widen<Bf16>(memory, num_elements);
+    case DType::kFloat8E4m3:
+      return Widen<Float8E4m3>(memory, num_elements);
+    case DType::kFloat8E5m2:
+      return Widen<Float8E5m2>(memory, num_elements);
   }
   return {};
 }
@@ -90,12 +111,24 @@ void ValuesToMemory(const std::vector<float>& values, DType dtype,
       return Narrow<int32_t>(values, memory);
     case DType::kBfloat16:
       return Narrow<Bf16>(values, memory);
+    case DType::kFloat8E4m3:
+      return Narrow<Float8E4m3>(values, memory);
+    case DType::kFloat8E5m2:
+      return Narrow<Float8E5m2>(values, memory);
   }
 }
 
 void RoundTo(DType dtype, std::vector<float>* values) {
-  if (dtype != DType::kBfloat16) return;
-  for (float& value : *values) value = static_cast<float>(Bf16(value));
+  switch (dtype) {
+    case DType::kBfloat16:
+      return RoundAll<Bf16>(values);
+    case DType::kFloat8E4m3:
+      return RoundAll<Float8E4m3>(values);
+    case DType::kFloat8E5m2:
+      return RoundAll<Float8E5m2>(values);
+    default:
+      return;
+  }
 }
 
 }  // namespace millrace
