@@ -288,8 +288,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
                          ? Objective::kPreference
                          : Objective::kCrossEntropy,
         .document_length = parsed.value("document_length", 0),
-        .gemm_format =
-            GemmFormatOf(parsed.at("products").get<std::string>()),
+        .gemm_format = GemmFormatOf(parsed.at("products").get<std::string>()),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
     for (const LayoutSize& row : LayoutSizes()) {

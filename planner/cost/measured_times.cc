@@ -190,8 +190,7 @@ std::optional<double> MeasuredTimes::PartOfGemmSeconds(
   const GemmTime* whole = nullptr;
   for (const GemmTime& time : profile_->gemms) {
     if (FormatOf(time) != format || time.n != gemm.n || time.k != gemm.k ||
-        time.trans_a ||
-        time.trans_b != gemm.trans_b || time.m < gemm.m ||
+        time.trans_a || time.trans_b != gemm.trans_b || time.m < gemm.m ||
         time.m % gemm.m != 0 || time.m > kMostParts * gemm.m) {
       continue;
     }
@@ -337,14 +336,13 @@ double MeasuredTimes::RowSeconds(const OpShape& shape) const {
   const OpKind kind = shape.kind;
   switch (Describe(kind).profile) {
     case ProfileTable::kGemms:
-      return GemmSeconds(
-          {.m = f[0],
-           .n = f[1],
-           .k = f[2],
-           .trans_a = f[3] != 0,
-           .trans_b = f[4] != 0},
-          kind == OpKind::kFloat8Gemm ? GemmFormat::kFloat8
-                                      : GemmFormat::kAsStored);
+      return GemmSeconds({.m = f[0],
+                          .n = f[1],
+                          .k = f[2],
+                          .trans_a = f[3] != 0,
+                          .trans_b = f[4] != 0},
+                         kind == OpKind::kFloat8Gemm ? GemmFormat::kFloat8
+                                                     : GemmFormat::kAsStored);
     case ProfileTable::kAttention:
       return AttentionSeconds(kind, {.num_sequences = f[0],
                                      .sequence_length = f[1],

@@ -282,13 +282,13 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
 
 double CostModel::MeasuredGemmSeconds(const GroupedGemmAttributes& gemm) const {
   const bool has_format = measured_->HasGemms(gemm.format);
-  return measured_->GemmSeconds({.m = gemm.m,
-                                 .n = gemm.n,
-                                 .k = gemm.k,
-                                 .trans_a = gemm.trans_a,
-                                 .trans_b = gemm.trans_b},
-                                has_format ? gemm.format
-                                           : GemmFormat::kAsStored);
+  return measured_->GemmSeconds(
+      {.m = gemm.m,
+       .n = gemm.n,
+       .k = gemm.k,
+       .trans_a = gemm.trans_a,
+       .trans_b = gemm.trans_b},
+      has_format ? gemm.format : GemmFormat::kAsStored);
 }
 
 double CostModel::GemmSeconds(const GroupedGemmAttributes& gemm) const {

@@ -67,8 +67,7 @@ absl::Status ValidateFloat8(const ModelSpec& model, const Layout& layout) {
     int64_t value;
   } dims[] = {
       {"model.hidden", model.hidden},
-      {"model.heads x model.head_dim on a tensor rank",
-       heads * model.head_dim},
+      {"model.heads x model.head_dim on a tensor rank", heads * model.head_dim},
       {"(model.heads + 2 x model.kv_heads) x model.head_dim on a tensor rank",
        (heads + 2 * kv_heads) * model.head_dim},
       {"model.ffn_hidden on a tensor rank", model.ffn_hidden / tensor},

@@ -19,8 +19,9 @@
 namespace millrace {
 
 // The element type of a Program's tensor.
-// The 8-bit floats have 4 bits of exponent and 3 of mantissa, up to 448, or 5 and
-// 2, up to 57344 (Micikevicius et al., "FP8 Formats for Deep Learning", 2022).
+// The 8-bit floats have 4 bits of exponent and 3 of mantissa, up to 448, or 5
+// and 2, up to 57344 (Micikevicius et al., "FP8 Formats for Deep Learning",
+// 2022).
 enum class DType : uint8_t {
   kFloat32,
   kFloat64,

@@ -164,16 +164,16 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
                              block.outer_input, &block.outer_input_copies);
         return;
       }
-      stream_ = {.residual = block.norm.residual,
-                 .delta = op.kind == OpKind::kFloat8Gemm
-                              ? builder.EmitFloat8Linear(
-                                    NameOf(op, names.outer), op,
-                                    block.outer_input_copies,
-                                    block.outer_weight, block.outer_bias)
-                              : builder.EmitLinear(
-                                    NameOf(op, names.outer), op,
-                                    block.outer_input, block.outer_weight,
-                                    block.outer_bias)};
+      stream_ = {
+          .residual = block.norm.residual,
+          .delta =
+              op.kind == OpKind::kFloat8Gemm
+                  ? builder.EmitFloat8Linear(
+                        NameOf(op, names.outer), op, block.outer_input_copies,
+                        block.outer_weight, block.outer_bias)
+                  : builder.EmitLinear(NameOf(op, names.outer), op,
+                                       block.outer_input, block.outer_weight,
+                                       block.outer_bias)};
       return;
     case LayerStep::kReduce:
       stream_.delta = builder.EmitTensorReduceScatter(
@@ -263,9 +263,8 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
               NameOf(op, absl::StrCat(names.outer, "_weight")), op,
               d_output_copies, block.outer_input_copies, block.outer_weight));
         } else if (op.kind == OpKind::kFloat8Gemm) {
-          d_inner = builder.EmitFloat8InputGradient(NameOf(op, names.outer), op,
-                                                    d_output_copies,
-                                                    block.outer_weight);
+          d_inner = builder.EmitFloat8InputGradient(
+              NameOf(op, names.outer), op, d_output_copies, block.outer_weight);
         } else if (is_weight_gradient) {
           builder.Defer(builder.WeightGradient(
               NameOf(op, absl::StrCat(names.outer, "_weight")), op, d_output,
@@ -294,9 +293,8 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
               NameOf(op, absl::StrCat(names.inner, "_weight")), op,
               d_inner_copies, block.input_copies, block.inner_weight);
         } else if (op.kind == OpKind::kFloat8Gemm) {
-          d_input = builder.EmitFloat8InputGradient(NameOf(op, names.inner), op,
-                                                    d_inner_copies,
-                                                    block.inner_weight);
+          d_input = builder.EmitFloat8InputGradient(
+              NameOf(op, names.inner), op, d_inner_copies, block.inner_weight);
         } else if (is_weight_gradient) {
           inner_weight_gradient = builder.WeightGradient(
               NameOf(op, absl::StrCat(names.inner, "_weight")), op, d_inner,

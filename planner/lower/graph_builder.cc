@@ -108,9 +108,9 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
 
 int64_t GraphBuilder::NumLayerMatrixElements() const {
   const LayerRange layers = StageLayers(model_, layout_, stage_);
-  const int64_t width = shapes_.qkv_width() + shapes_.query_width() +
-                        (model_.num_inner_projections() + 1) *
-                            shapes_.ffn_hidden;
+  const int64_t width =
+      shapes_.qkv_width() + shapes_.query_width() +
+      (model_.num_inner_projections() + 1) * shapes_.ffn_hidden;
   return (layers.end - layers.begin) * shapes_.hidden * width;
 }
 
@@ -322,9 +322,9 @@ Float8Copies GraphBuilder::CopiesOf(const std::string& product, Phase phase,
   const PersistentLayout& persistent = graph_.persistent;
   const int64_t num_elements = weight.rows * weight.cols;
   const auto view = [&](const char* what, std::vector<int64_t> dims) {
-    const TensorId id = AddView(absl::StrCat(name, "/", what),
-                                persistent.float8_weights,
-                                num_copied_elements_, std::move(dims));
+    const TensorId id =
+        AddView(absl::StrCat(name, "/", what), persistent.float8_weights,
+                num_copied_elements_, std::move(dims));
     num_copied_elements_ += num_elements;
     return id;
   };

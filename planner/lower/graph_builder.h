@@ -144,8 +144,8 @@ class GraphBuilder {
                                 TensorId d_y, TensorId x, const Weight& weight);
 
   // Copies of x in 8 bits: those that the op's attributes keep, without the
-  // transposed ones where no backward pass reads them. Replaces in `copies` what
-  // it writes.
+  // transposed ones where no backward pass reads them. Replaces in `copies`
+  // what it writes.
   void EmitQuantize(const std::string& name, const LayerOp& op, TensorId x,
                     Float8Copies* copies);
   // The same products of copies. `product` names the weight's copies, which are

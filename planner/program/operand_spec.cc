@@ -122,8 +122,9 @@ int64_t WorkspaceBytes(const OpAttributes& attributes) {
 DType Float8TypeOf(const OpAttributes& attributes) {
   const auto* quantized = std::get_if<QuantizeAttributes>(&attributes);
   const bool is_gradient =
-      quantized != nullptr ? quantized->is_gradient
-                           : TakesGradients(std::get<GemmAttributes>(attributes));
+      quantized != nullptr
+          ? quantized->is_gradient
+          : TakesGradients(std::get<GemmAttributes>(attributes));
   return is_gradient ? DType::kFloat8E5m2 : DType::kFloat8E4m3;
 }
 

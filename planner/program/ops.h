@@ -139,8 +139,9 @@ struct NormAttributes {
                          const NormAttributes&) = default;
 };
 // c[m, n] = op(a)[m, k] op(b)[k, n], op(x) = transpose when trans_x: a is then
-// stored [k, m], b [n, k]. kFloat8Gemm states the same product, but reads copies
-// [m, k] and [n, k] in either case: tensor cores take 8 bits along k only.
+// stored [k, m], b [n, k]. kFloat8Gemm states the same product, but reads
+// copies [m, k] and [n, k] in either case: tensor cores take 8 bits along k
+// only.
 struct GemmAttributes {
   int64_t m, n, k;
   bool trans_a = false;

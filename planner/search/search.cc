@@ -43,11 +43,10 @@ absl::Status CheckPrices(const SearchInput& input, const LayoutSpace& space,
                          const CostModel& cost) {
   const HardwareProfile& profile = cost.profile();
   if (!input.allows_plan_only) {
-    return CheckProfile(
-        {.data = space.num_devices,
-         .precision = space.precision,
-         .gemm_format = space.gemm_format},
-        cost);
+    return CheckProfile({.data = space.num_devices,
+                         .precision = space.precision,
+                         .gemm_format = space.gemm_format},
+                        cost);
   }
   if (space.precision != profile.precision) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -383,10 +382,9 @@ absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   RETURN_IF_ERROR(CheckPrices(input, space, cost));
   ASSIGN_OR_RETURN(StepModel model, StepModel::Create(space.model, cost,
                                                       ImplementationOf(false)));
-  RETURN_IF_ERROR(model.CheckPrices(
-      {.data = space.num_devices,
-       .precision = space.precision,
-       .gemm_format = space.gemm_format}));
+  RETURN_IF_ERROR(model.CheckPrices({.data = space.num_devices,
+                                     .precision = space.precision,
+                                     .gemm_format = space.gemm_format}));
   StepModel outermost = model.WithPipelineOutermost();
   space.recomputes = [&model](const Layout& layout) {
     return model.Recomputes(layout);

@@ -62,9 +62,9 @@ struct StepOp {
   float busy_share = 1;
 };
 
-// Lanes are in order because each op waits for the one before on its lane. Where
-// several ops can start at the same instant, those of the compute lanes start
-// first; otherwise they start in the order of their indices.
+// Lanes are in order because each op waits for the one before on its lane.
+// Where several ops can start at the same instant, those of the compute lanes
+// start first; otherwise they start in the order of their indices.
 struct StepOps {
   int32_t num_stages = 0;
   std::vector<StepOp> ops;

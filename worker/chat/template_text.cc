@@ -148,8 +148,8 @@ std::string ChangeCase(absl::string_view text, absl::string_view method) {
     NextCodePoint(text, &i);
     const absl::string_view character = text.substr(begin, i - begin);
     changed += in_word ? LowerText(character) : UpperText(character);
-    in_word = method == "capitalize" ||
-              LowerText(character) != UpperText(character);
+    in_word =
+        method == "capitalize" || LowerText(character) != UpperText(character);
   }
   return changed;
 }

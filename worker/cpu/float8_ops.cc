@@ -39,10 +39,9 @@ BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
   return [args, unit, amax,
           num_threads = context.kernels->num_threads()]() -> absl::Status {
     *amax = 0;
-    RETURN_IF_ERROR(Amax({.amax = amax,
-                          .x = args.x,
-                          .num_elements = args.rows * args.columns},
-                         num_threads));
+    RETURN_IF_ERROR(Amax(
+        {.amax = amax, .x = args.x, .num_elements = args.rows * args.columns},
+        num_threads));
     *unit = Float8Unit(*amax, args.format);
     QuantizeFloat8Args scaled = args;
     scaled.scale = Float8Scale(*amax, args.format);
@@ -53,14 +52,13 @@ BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
 absl::StatusOr<BoundOp> BindFloat8Gemm(const OpContext& context,
                                        const Instruction& in) {
   const auto& attributes = std::get<GemmAttributes>(in.attributes);
-  const auto [m, n, k] =
-      std::tuple(attributes.m, attributes.n, attributes.k);
-  ASSIGN_OR_RETURN(GemmPlan * plan,
-                   context.kernels->Gemm({.m = m,
-                                          .n = n,
-                                          .k = k,
-                                          .trans_b = true,
-                                          .accumulate = attributes.accumulate}));
+  const auto [m, n, k] = std::tuple(attributes.m, attributes.n, attributes.k);
+  ASSIGN_OR_RETURN(GemmPlan * plan, context.kernels->Gemm(
+                                        {.m = m,
+                                         .n = n,
+                                         .k = k,
+                                         .trans_b = true,
+                                         .accumulate = attributes.accumulate}));
   // The plan's own scratch comes first, then what a and b mean.
   const int64_t a_offset = RoundUp(plan->workspace_bytes(), kScratchAlignment);
   const auto float_bytes = static_cast<int64_t>(sizeof(float));

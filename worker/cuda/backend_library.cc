@@ -179,15 +179,14 @@ class LibraryBackend final : public CudaBackend {
     InstallTuning(shipped.kernels);
     ASSIGN_OR_RETURN(
         HardwareProfile profile,
-        MeasureCudaRequest(
-            request, {.precision = options.job.precision(),
-                      .num_ranks = options.num_ranks,
-                      .ranks_per_host = options.ranks_per_host,
-                      .rank = options.rank,
-                      .store = store,
-                      .algorithms = std::move(shipped.products),
-                      .tune = !options.tune_command.empty(),
-                      .time_budget = options.time_budget}));
+        MeasureCudaRequest(request, {.precision = options.job.precision(),
+                                     .num_ranks = options.num_ranks,
+                                     .ranks_per_host = options.ranks_per_host,
+                                     .rank = options.rank,
+                                     .store = store,
+                                     .algorithms = std::move(shipped.products),
+                                     .tune = !options.tune_command.empty(),
+                                     .time_budget = options.time_budget}));
     profile.name = devices.machine;
     profile.provenance = {
         .machine = devices.machine,

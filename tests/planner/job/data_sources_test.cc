@@ -108,7 +108,8 @@ TEST(DataSourcesTest, RefusesWrongValues) {
       {WithSources("{path: a, path: b}"), "given twice"},
       {WithSources("a.jsonl"), "expected a section such as"},
       {WithSources("{path: a, kind: chats}"),
-       "data.sources[0].kind: expected text, chat or preference, found 'chats'"},
+       "data.sources[0].kind: expected text, chat or preference, found "
+       "'chats'"},
       {WithSources("{path: a, kind: chat, train_on: answers}"),
        "expected assistant, completion or all, found 'answers'"},
       {WithSources("{path: a, train_on: all}"),

@@ -6,8 +6,8 @@
 namespace millrace {
 namespace {
 
-// Goal: the name of a recipe, with a backend that runs it, and the two fields of
-// a layout say the same. Method: all recipes, there and back.
+// Goal: the name of a recipe, with a backend that runs it, and the two fields
+// of a layout say the same. Method: all recipes, there and back.
 TEST(PrecisionRecipeTest, NamesAreReadBack) {
   for (const PrecisionRecipe& recipe : PrecisionRecipes()) {
     SCOPED_TRACE(recipe.name);

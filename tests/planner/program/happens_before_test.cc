@@ -56,8 +56,7 @@ TEST(HappensBeforeTest, AgreesWithReachability) {
       for (int i = 0; i < id; ++i) {
         if (random() % 8 == 0) dependencies.push_back(i);
       }
-      const Waits waits =
-          order.NeededWaits(lane, dependencies);
+      const Waits waits = order.NeededWaits(lane, dependencies);
       for (InstructionId wait : waits) {
         EXPECT_FALSE(before[wait][id]) << wait << " is on the lane anyway";
         for (InstructionId other : waits) EXPECT_FALSE(before[wait][other]);

@@ -114,8 +114,8 @@ void ExpectErrorsWithin(const std::vector<double>& errors,
 }
 
 // Goal: jobs as they are shipped are predicted within 5 %. Two of 14 rows are
-// not: 1B on four GPUs, which older kernels ran, and a pipeline whose stages the
-// planner now cuts otherwise than the worker that ran it.
+// not: 1B on four GPUs, which older kernels ran, and a pipeline whose stages
+// the planner now cuts otherwise than the worker that ran it.
 TEST(H200StepsTest, ShippedProfilePredictsJobs) {
   ExpectErrorsWithin(SortedErrors(PredictAll("jobs")),
                      {.num_near = 12, .median = 0.040, .worst = 0.125});

@@ -186,17 +186,16 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
                                      executor->stream()));
   }
   constexpr int64_t kColumns = 1024;
-  RETURN_IF_ERROR(
-      LaunchQuantizeFloat8Bf16({.y = float8_normals.data(),
-                                .y_transposed = nullptr,
-                                .amax = nullptr,
-                                .x = bf16_normals.data(),
-                                .x_row_stride = kColumns,
-                                .rows = kNumNormals / kColumns,
-                                .columns = kColumns,
-                                .scale = nullptr,
-                                .format = Float8Format::kE4m3},
-                               executor->stream()));
+  RETURN_IF_ERROR(LaunchQuantizeFloat8Bf16({.y = float8_normals.data(),
+                                            .y_transposed = nullptr,
+                                            .amax = nullptr,
+                                            .x = bf16_normals.data(),
+                                            .x_row_stride = kColumns,
+                                            .rows = kNumNormals / kColumns,
+                                            .columns = kColumns,
+                                            .scale = nullptr,
+                                            .format = Float8Format::kE4m3},
+                                           executor->stream()));
   RETURN_IF_ERROR(executor->Synchronize());
   return std::unique_ptr<CudaOpTimer>(new CudaOpTimer(
       precision, std::move(algorithms), std::move(chip), std::move(executor),
@@ -204,14 +203,11 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
       std::move(float8_normals), std::move(step)));
 }
 
-CudaOpTimer::CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
-                         std::string chip,
-                         std::unique_ptr<CudaExecutor> executor,
-                         DeviceBuffer<float> normals,
-                         DeviceBuffer<uint16_t> bf16_normals,
-                         DeviceBuffer<uint16_t> small_normals,
-                         DeviceBuffer<uint8_t> float8_normals,
-                         DeviceBuffer<AdamWStep> step)
+CudaOpTimer::CudaOpTimer(
+    Precision precision, GemmAlgorithmTable algorithms, std::string chip,
+    std::unique_ptr<CudaExecutor> executor, DeviceBuffer<float> normals,
+    DeviceBuffer<uint16_t> bf16_normals, DeviceBuffer<uint16_t> small_normals,
+    DeviceBuffer<uint8_t> float8_normals, DeviceBuffer<AdamWStep> step)
     : precision_(precision),
       algorithms_(std::move(algorithms)),
       chip_(std::move(chip)),

@@ -35,19 +35,19 @@ absl::StatusOr<CudaOp> BindQuantizeFloat8(const CudaOpContext& context,
                                 .x_row_stride = attributes.cols,
                                 .rows = attributes.rows,
                                 .columns = attributes.cols};
-  QuantizeFloat8Bf16Args copies = {
-      .y = nullptr,
-      .y_transposed = nullptr,
-      .amax = nullptr,
-      .x = largest.x,
-      .x_row_stride = attributes.cols,
-      .rows = attributes.rows,
-      .columns = attributes.cols,
-      .scale = nullptr,
-      .format = attributes.is_gradient ? Float8Format::kE5m2
-                                       : Float8Format::kE4m3,
-      .scale_of_amax = amax,
-      .unit = context.Output<float>(in, 0)};
+  QuantizeFloat8Bf16Args copies = {.y = nullptr,
+                                   .y_transposed = nullptr,
+                                   .amax = nullptr,
+                                   .x = largest.x,
+                                   .x_row_stride = attributes.cols,
+                                   .rows = attributes.rows,
+                                   .columns = attributes.cols,
+                                   .scale = nullptr,
+                                   .format = attributes.is_gradient
+                                                 ? Float8Format::kE5m2
+                                                 : Float8Format::kE4m3,
+                                   .scale_of_amax = amax,
+                                   .unit = context.Output<float>(in, 0)};
   size_t next = 2;
   if (attributes.keeps_rows) copies.y = context.Output<void>(in, next++);
   if (attributes.keeps_transposed) {
