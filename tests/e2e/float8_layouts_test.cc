@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kNumSteps = 12;
+constexpr int64_t kNumFloat8Steps = 12;
 
 JobSpec Float8Job() {
   JobSpec job = SmallJob();
@@ -26,7 +26,7 @@ Layout InFloat8(Layout layout) {
 }
 
 // The largest relative difference of a loss or gradient norm.
-double WorstDifference(const JobResult& a, const JobResult& b) {
+double WorstFloat8Difference(const JobResult& a, const JobResult& b) {
   double worst = std::abs(a.validation_loss / b.validation_loss - 1);
   for (size_t i = 0; i < b.losses.size(); ++i) {
     worst = std::max(worst, std::abs(a.losses[i] / b.losses[i] - 1));
@@ -45,17 +45,18 @@ TEST(Float8LayoutsTest, LearnsWhatFloat32Learns) {
     SCOPED_TRACE(family);
     JobSpec job = base;
     const Layout layout = {.micro_batch = 4, .num_microbatches = 2};
-    const JobResult expected = RunJob(job, layout, kNumSteps);
+    const JobResult expected = RunJob(job, layout, kNumFloat8Steps);
     ASSERT_TRUE(expected.status.ok()) << expected.status;
     job.training.precision = "fp8";
-    const JobResult result = RunJob(job, InFloat8(layout), kNumSteps);
+    const JobResult result = RunJob(job, InFloat8(layout), kNumFloat8Steps);
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_LT(result.losses.back(), result.losses.front() - 0.1);
     for (size_t i = 0; i < result.losses.size(); ++i) {
       EXPECT_NEAR(result.losses[i] / expected.losses[i], 1, 1e-2) << i;
     }
     EXPECT_NE(result.losses[0], expected.losses[0]);
-    EXPECT_EQ(RunJob(job, InFloat8(layout), kNumSteps).tensors, result.tensors);
+    EXPECT_EQ(RunJob(job, InFloat8(layout), kNumFloat8Steps).tensors,
+              result.tensors);
   }
 }
 
@@ -66,27 +67,25 @@ TEST(Float8LayoutsTest, LearnsWhatFloat32Learns) {
 TEST(Float8LayoutsTest, EqualScalesGiveEqualNumbers) {
   const JobSpec job = Float8Job();
   const auto run = [&](const Layout& layout) {
-    return RunJob(job, InFloat8(layout), kNumSteps);
+    return RunJob(job, InFloat8(layout), kNumFloat8Steps);
   };
   const JobResult alone = run({.micro_batch = 2, .num_microbatches = 4});
   ASSERT_TRUE(alone.status.ok()) << alone.status;
   for (const Layout& layout :
        {Layout{.pipeline = 2, .micro_batch = 2, .num_microbatches = 4},
         Layout{.pipeline = 2,
-               .micro_batch = 2,
-               .num_microbatches = 4,
-               .schedule = Schedule::kZeroBubble},
+        .micro_batch = 2,
+        .num_microbatches = 4,
+        .schedule = Schedule::kZeroBubble},
         Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2},
         Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 1},
         Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 2},
-        Layout{.data = 2,
-               .micro_batch = 2,
-               .num_microbatches = 2,
-               .zero = 3}}) {
+        Layout{
+            .data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 3}}) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult result = run(layout);
     ASSERT_TRUE(result.status.ok()) << result.status;
-    EXPECT_LE(WorstDifference(result, alone), 5e-3);
+    EXPECT_LE(WorstFloat8Difference(result, alone), 5e-3);
   }
   // The same arithmetic in the same order.
   for (int set = 1; set <= static_cast<int>(Recompute::kFull); ++set) {
@@ -107,28 +106,32 @@ TEST(Float8LayoutsTest, EqualScalesGiveEqualNumbers) {
 // Method: beside the single rank, with recompute of every kind.
 TEST(Float8LayoutsTest, OtherScalesGiveTheNoiseOf8Bits) {
   const JobSpec job = Float8Job();
-  const JobResult alone = RunJob(
-      job, InFloat8({.micro_batch = 4, .num_microbatches = 2}), kNumSteps);
+  const JobResult alone =
+      RunJob(job, InFloat8({.micro_batch = 4, .num_microbatches = 2}),
+             kNumFloat8Steps);
   ASSERT_TRUE(alone.status.ok()) << alone.status;
-  const auto sets = {Recompute::kNone, Recompute::kNorm,
+  const auto sets = {Recompute::kNone,
+                     Recompute::kNorm,
                      Recompute::kNorm | Recompute::kActivation,
-                     Recompute::kGateUp, Recompute::kQkv, Recompute::kFull};
+                     Recompute::kGateUp,
+                     Recompute::kQkv,
+                     Recompute::kFull};
   for (const Recompute recompute : sets) {
     for (Layout layout :
          {Layout{.tensor = 2, .micro_batch = 4, .num_microbatches = 2},
           Layout{.data = 2,
-                 .tensor = 2,
-                 .micro_batch = 2,
-                 .num_microbatches = 2,
-                 .zero = 3},
+          .tensor = 2,
+          .micro_batch = 2,
+          .num_microbatches = 2,
+          .zero = 3},
           Layout{.pipeline = 2,
-                 .tensor = 2,
-                 .micro_batch = 4,
-                 .num_microbatches = 2},
+          .tensor = 2,
+          .micro_batch = 4,
+          .num_microbatches = 2},
           Layout{.tensor = 4, .micro_batch = 8}}) {
       layout.recompute = recompute;
       SCOPED_TRACE(LayoutToString(layout));
-      const JobResult result = RunJob(job, InFloat8(layout), kNumSteps);
+      const JobResult result = RunJob(job, InFloat8(layout), kNumFloat8Steps);
       ASSERT_TRUE(result.status.ok()) << result.status;
       for (size_t i = 0; i < result.losses.size(); ++i) {
         EXPECT_NEAR(result.losses[i] / alone.losses[i], 1, 1e-2) << i;

@@ -43,11 +43,11 @@ absl::StatusOr<CudaOp> BindQuantizeFloat8(const CudaOpContext& context,
                                    .rows = attributes.rows,
                                    .columns = attributes.cols,
                                    .scale = nullptr,
+                                   .scale_of_amax = amax,
+                                   .unit = context.Output<float>(in, 0),
                                    .format = attributes.is_gradient
                                                  ? Float8Format::kE5m2
-                                                 : Float8Format::kE4m3,
-                                   .scale_of_amax = amax,
-                                   .unit = context.Output<float>(in, 0)};
+                                                 : Float8Format::kE4m3};
   size_t next = 2;
   if (attributes.keeps_rows) copies.y = context.Output<void>(in, next++);
   if (attributes.keeps_transposed) {

@@ -180,8 +180,8 @@ absl::StatusOr<const GemmFp8Plan*> CudaKernelCache::Float8Gemm(
              .a_is_e5m2 = is_backward,
              .fp32_output = fp32_output,
              .accumulate = attributes.accumulate,
-             .fast_accumulation = !is_backward,
-             .bias = attributes.bias},
+             .bias = attributes.bias,
+             .fast_accumulation = !is_backward},
             {.max_workspace_bytes = kGemmWorkspaceBytes,
              .num_multiprocessors = options_.gemm_multiprocessors}));
     found = float8_gemms_.emplace(key, std::move(plan)).first;
