@@ -17,6 +17,8 @@ namespace {
 // Each matrix is there as rows and transposed, with its unit and its amax.
 constexpr int64_t kCopiesOfWeight = 2;
 constexpr int64_t kNumbersOfCopies = 2;
+// Products read units at multiples of 16 bytes.
+constexpr int64_t kElementsOfNumber = 4;
 // Both products of both blocks.
 constexpr int64_t kMatricesOfLayer = 4;
 
@@ -96,7 +98,8 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
             DType::kFloat8E4m3, is_read);
     persistent.float8_units =
         add("float8_units",
-            kNumbersOfCopies * kMatricesOfLayer * (layers.end - layers.begin),
+            kElementsOfNumber * kNumbersOfCopies * kMatricesOfLayer *
+                (layers.end - layers.begin),
             DType::kFloat32, is_read);
   }
   if (layout_.trains_preferences() && is_last_stage()) {
@@ -330,7 +333,7 @@ Float8Copies GraphBuilder::CopiesOf(const std::string& product, Phase phase,
   };
   const auto number = [&](const char* what) {
     return AddView(absl::StrCat(name, "/", what), persistent.float8_units,
-                   num_units_++, {1});
+                   kElementsOfNumber * num_numbers_++, {1});
   };
   weight.copies.unit = number("unit");
   GraphOp quantize{.kind = op.kind,

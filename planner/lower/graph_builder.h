@@ -235,9 +235,10 @@ class GraphBuilder {
   std::vector<GraphOp> deferred_;
   bool holds_deferred_ = false;
   std::vector<BucketTensors> bucket_tensors_;
-  // Parts of the persistent 8-bit copies and their units that are taken.
+  // How many elements of the persistent 8-bit copies, and how many units and
+  // amaxes, are taken.
   int64_t num_copied_elements_ = 0;
-  int64_t num_units_ = 0;
+  int64_t num_numbers_ = 0;
 };
 
 }  // namespace millrace
