@@ -246,9 +246,8 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
                                    .accumulate = !layout_.shards_gradients()});
   }
   if (!by_op) return;
-  Backward(
-      Phase::kInputGradient, OpKind::kQuantizeFloat8,
-      QuantizeAttributes{.rows = tokens, .cols = out, .is_gradient = true});
+  Backward(Phase::kInputGradient, OpKind::kQuantizeFloat8,
+           QuantizeAttributes{.rows = tokens, .cols = out});
 }
 
 void LayerWriter::QuantizeInput(Piece piece, const LinearShape& shape) {

@@ -15,7 +15,7 @@ struct DTypeRow {
 constexpr DTypeRow kDTypes[] = {
     {DType::kFloat32, "f32", 4},       {DType::kFloat64, "f64", 8},
     {DType::kInt32, "i32", 4},         {DType::kBfloat16, "bf16", 2},
-    {DType::kFloat8E4m3, "f8e4m3", 1}, {DType::kFloat8E5m2, "f8e5m2", 1},
+    {DType::kFloat8E4m3, "f8e4m3", 1},
 };
 
 using enum FormatId;

@@ -18,17 +18,15 @@
 
 namespace millrace {
 
-// The element type of a Program's tensor.
-// The 8-bit floats have 4 bits of exponent and 3 of mantissa, up to 448, or 5
-// and 2, up to 57344 (Micikevicius et al., "FP8 Formats for Deep Learning",
-// 2022).
+// The element type of a Program's tensor. kFloat8E4m3 has 4 bits of exponent
+// and 3 of mantissa, and goes up to 448 (Micikevicius et al., "FP8 Formats for
+// Deep Learning", 2022).
 enum class DType : uint8_t {
   kFloat32,
   kFloat64,
   kInt32,
   kBfloat16,
   kFloat8E4m3,
-  kFloat8E5m2,
 };
 int64_t DTypeBytes(DType dtype);
 const char* DTypeName(DType dtype);  // "f32".

@@ -119,15 +119,6 @@ int64_t WorkspaceBytes(const OpAttributes& attributes) {
   return CrossEntropyWorkspaceBytes(std::get<VocabAttributes>(attributes));
 }
 
-DType Float8TypeOf(const OpAttributes& attributes) {
-  const auto* quantized = std::get_if<QuantizeAttributes>(&attributes);
-  const bool is_gradient =
-      quantized != nullptr
-          ? quantized->is_gradient
-          : TakesGradients(std::get<GemmAttributes>(attributes));
-  return is_gradient ? DType::kFloat8E5m2 : DType::kFloat8E4m3;
-}
-
 DType OfAttributes(const OpAttributes& attributes) {
   if (const auto* a = std::get_if<TransferAttributes>(&attributes)) {
     return a->dtype;
@@ -198,8 +189,6 @@ DType OperandType(const OperandSpec& spec, const Layout& layout,
     case ElementRole::kBfloat16:
       return DType::kBfloat16;
     case ElementRole::kFloat8:
-      return Float8TypeOf(attributes);
-    case ElementRole::kFloat8E4m3:
       return DType::kFloat8E4m3;
     case ElementRole::kOfAttributes:
       return OfAttributes(attributes);

@@ -120,10 +120,7 @@ enum class ElementRole : uint8_t {
   kFloat64,
   kInt32,
   kBfloat16,
-  // 8-bit floats: e5m2 where the attributes say that they are gradients, else
-  // e4m3; and e4m3 whatever the attributes say.
-  kFloat8,
-  kFloat8E4m3,
+  kFloat8,        // e4m3.
   kOfAttributes,  // The dtype of a collective's or transfer's attributes.
   kAny,           // Any type. Prices and measurements assume fp32.
   // Memory that only the kernel reads. In fp32: floats of the given dims. In

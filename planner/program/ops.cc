@@ -117,7 +117,6 @@ std::string ToString(const CollectiveAttributes& a) {
 
 std::string ToString(const QuantizeAttributes& a) {
   return absl::StrCat("rows ", a.rows, " cols ", a.cols,
-                      Flag(a.is_gradient, "gradient"),
                       Flag(a.keeps_rows, "keeps_rows"),
                       Flag(a.keeps_transposed, "keeps_transposed"));
 }

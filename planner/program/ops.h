@@ -156,9 +156,9 @@ struct GemmAttributes {
 // The type of c: fp32 where weight gradients add up (those alone have trans_a),
 // else as activations are.
 DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
-// Whether a of a kFloat8Gemm holds gradients: in the products of the backward
-// pass, which are those without trans_b.
-inline bool TakesGradients(const GemmAttributes& gemm) { return !gemm.trans_b; }
+// Whether a product is of the forward pass, run there or recomputed. Those
+// alone have trans_b.
+inline bool IsOfForwardPass(const GemmAttributes& gemm) { return gemm.trans_b; }
 struct AttentionAttributes {
   int64_t num_sequences, sequence_length;
   int64_t num_heads, num_kv_heads, head_dim;  // On this tensor rank.
@@ -205,10 +205,9 @@ struct CollectiveAttributes {
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
 };
-// kQuantizeFloat8. Gradients are e5m2, all else e4m3.
+// kQuantizeFloat8.
 struct QuantizeAttributes {
   int64_t rows, cols;
-  bool is_gradient = false;
   bool keeps_rows = true;        // Writes the copy [rows, cols].
   bool keeps_transposed = true;  // Writes the copy [cols, rows].
   friend bool operator==(const QuantizeAttributes&,

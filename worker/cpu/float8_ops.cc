@@ -1,4 +1,4 @@
-// Copies in 8 bits and their products. A CPU rounds to the same 8-bit numbers
+// Copies in e4m3 and their products. A CPU rounds to the same 8-bit numbers
 // with the same scales as a GPU does, and multiplies what they mean in fp32.
 
 #include <variant>
@@ -15,10 +15,6 @@ namespace {
 
 constexpr int64_t kScratchAlignment = 64;
 
-Float8Format FormatOf(bool is_gradient) {
-  return is_gradient ? Float8Format::kE5m2 : Float8Format::kE4m3;
-}
-
 BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<QuantizeAttributes>(in.attributes);
   float* const unit = context.Output<float>(in, 0);
@@ -30,7 +26,7 @@ BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
                              .rows = attributes.rows,
                              .columns = attributes.cols,
                              .scale = 1,
-                             .format = FormatOf(attributes.is_gradient)};
+                             .format = Float8Format::kE4m3};
   size_t next = 2;
   if (attributes.keeps_rows) args.y = context.Output<uint8_t>(in, next++);
   if (attributes.keeps_transposed) {
@@ -75,7 +71,7 @@ absl::StatusOr<BoundOp> BindFloat8Gemm(const OpContext& context,
                               .x = context.Input<uint8_t>(in, 0),
                               .num_elements = m * k,
                               .unit = 1,
-                              .format = FormatOf(TakesGradients(attributes))};
+                              .format = Float8Format::kE4m3};
   const DecodeFloat8Args b = {.y = nullptr,
                               .x = context.Input<uint8_t>(in, 1),
                               .num_elements = n * k,

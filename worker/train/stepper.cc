@@ -15,17 +15,17 @@ struct Bf16 {
   explicit operator float() const { return DecodeBf16(bits); }
 };
 
-// The bits of an 8-bit float, with its conversions.
-template <Float8Format kFormat>
-struct Float8 {
+// The bits of an e4m3, with its conversions.
+struct Float8E4m3 {
   uint8_t bits;
 
-  Float8() = default;
-  explicit Float8(float value) : bits(EncodeFloat8(value, kFormat)) {}
-  explicit operator float() const { return DecodeFloat8(bits, kFormat); }
+  Float8E4m3() = default;
+  explicit Float8E4m3(float value)
+      : bits(EncodeFloat8(value, Float8Format::kE4m3)) {}
+  explicit operator float() const {
+    return DecodeFloat8(bits, Float8Format::kE4m3);
+  }
 };
-using Float8E4m3 = Float8<Float8Format::kE4m3>;
-using Float8E5m2 = Float8<Float8Format::kE5m2>;
 
 template <typename T>
 void RoundAll(std::vector<float>* values) {
@@ -94,8 +94,6 @@ std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
       return Widen<Bf16>(memory, num_elements);
     case DType::kFloat8E4m3:
       return Widen<Float8E4m3>(memory, num_elements);
-    case DType::kFloat8E5m2:
-      return Widen<Float8E5m2>(memory, num_elements);
   }
   return {};
 }
@@ -113,8 +111,6 @@ void ValuesToMemory(const std::vector<float>& values, DType dtype,
       return Narrow<Bf16>(values, memory);
     case DType::kFloat8E4m3:
       return Narrow<Float8E4m3>(values, memory);
-    case DType::kFloat8E5m2:
-      return Narrow<Float8E5m2>(values, memory);
   }
 }
 
@@ -124,8 +120,6 @@ void RoundTo(DType dtype, std::vector<float>* values) {
       return RoundAll<Bf16>(values);
     case DType::kFloat8E4m3:
       return RoundAll<Float8E4m3>(values);
-    case DType::kFloat8E5m2:
-      return RoundAll<Float8E5m2>(values);
     default:
       return;
   }

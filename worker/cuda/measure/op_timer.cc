@@ -250,7 +250,6 @@ absl::Status CudaOpTimer::FillOperands(const Program& program,
                                kNumNormals * 2, stream));
           break;
         case DType::kFloat8E4m3:
-        case DType::kFloat8E5m2:
           RETURN_IF_ERROR(Tile(data, buffer.bytes, float8_normals_.data(),
                                kNumNormals, stream));
           break;

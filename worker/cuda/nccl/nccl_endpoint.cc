@@ -33,8 +33,6 @@ ncclDataType_t NcclTypeOf(DType dtype) {
       return ncclBfloat16;
     case DType::kFloat8E4m3:
       return ncclFloat8e4m3;
-    case DType::kFloat8E5m2:
-      return ncclFloat8e5m2;
   }
   CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
   return ncclFloat32;

@@ -1,5 +1,6 @@
-// Copies in 8 bits and their products. Operands in the order that
-// planner/program/op_table.cc gives them.
+// Copies in e4m3 and their products. Gradients in e5m2, which has a bit less of
+// mantissa, learnt less (docs/results/2026-11-24-fp8-h200.md). Operands in the
+// order that planner/program/op_table.cc gives them.
 
 #include <cuda_runtime.h>
 
@@ -45,9 +46,7 @@ absl::StatusOr<CudaOp> BindQuantizeFloat8(const CudaOpContext& context,
                                    .scale = nullptr,
                                    .scale_of_amax = amax,
                                    .unit = context.Output<float>(in, 0),
-                                   .format = attributes.is_gradient
-                                                 ? Float8Format::kE5m2
-                                                 : Float8Format::kE4m3};
+                                   .format = Float8Format::kE4m3};
   size_t next = 2;
   if (attributes.keeps_rows) copies.y = context.Output<void>(in, next++);
   if (attributes.keeps_transposed) {

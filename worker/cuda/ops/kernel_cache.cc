@@ -166,8 +166,8 @@ absl::StatusOr<const CudaGemm*> CudaKernelCache::Gemm(
 
 absl::StatusOr<const GemmFp8Plan*> CudaKernelCache::Float8Gemm(
     const GemmAttributes& attributes, bool fp32_output) {
-  const bool is_backward = TakesGradients(attributes);
-  const Float8GemmKey key(attributes.m, attributes.n, attributes.k, is_backward,
+  const bool is_forward = IsOfForwardPass(attributes);
+  const Float8GemmKey key(attributes.m, attributes.n, attributes.k, is_forward,
                           attributes.accumulate, attributes.bias, fp32_output);
   auto found = float8_gemms_.find(key);
   if (found == float8_gemms_.end()) {
@@ -177,11 +177,10 @@ absl::StatusOr<const GemmFp8Plan*> CudaKernelCache::Float8Gemm(
             {.m = attributes.m,
              .n = attributes.n,
              .k = attributes.k,
-             .a_is_e5m2 = is_backward,
              .fp32_output = fp32_output,
              .accumulate = attributes.accumulate,
              .bias = attributes.bias,
-             .fast_accumulation = !is_backward},
+             .fast_accumulation = is_forward},
             {.max_workspace_bytes = kGemmWorkspaceBytes,
              .num_multiprocessors = options_.gemm_multiprocessors}));
     found = float8_gemms_.emplace(key, std::move(plan)).first;
