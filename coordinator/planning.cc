@@ -255,6 +255,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"num_microbatches", layout.num_microbatches},
            {"zero", layout.zero},
            {"precision", PrecisionName(layout.precision)},
+           {"products", PrecisionName(layout)},
            {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
            {"trains_preferences", layout.trains_preferences()},
            {"document_length", layout.document_length},
@@ -285,6 +286,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
   PlanRecord record;
   try {
     RETURN_IF_ERROR(CheckName(parsed, "precision", PrecisionRecipes()));
+    RETURN_IF_ERROR(CheckName(parsed, "products", PrecisionRecipes()));
     RETURN_IF_ERROR(
         CheckName(parsed, "gradient_reduction", PrecisionRecipes()));
     RETURN_IF_ERROR(CheckName(parsed, "schedule", Schedules()));
@@ -298,6 +300,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
                          ? Objective::kPreference
                          : Objective::kCrossEntropy,
         .document_length = parsed.value("document_length", 0),
+        .gemm_format = GemmFormatOf(parsed.at("products").get<std::string>()),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
     for (const LayoutSize& row : LayoutSizes()) {

@@ -48,8 +48,9 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
                              ? options.micro_batch
                              : job.layout.micro_batch.value_or(1),
           .num_microbatches = options.micro_batches,
-          .precision = PrecisionOf(precision),
+          .precision = PrecisionOf(precision, Backend::kCuda),
           .objective = job.training.minimizes(),
+          .gemm_format = GemmFormatOf(precision),
           .recompute = again.recompute};
 }
 
@@ -133,7 +134,7 @@ void AddCompareCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--precision", options->precision,
                    "Of the GPU's step (default: the job's); the CPU's is fp32")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8"}));
   command
       ->add_option("--recompute", options->recompute,
                    "What the backward pass computes again, as layout.recompute "

@@ -133,7 +133,8 @@ class Scorer {
   absl::Status MakeTrainer(const ScoreOptions& options) {
     // A choice is scored in a pass of its own.
     layout_.micro_batch = options.choices.empty() ? kSequencesOfPass : 1;
-    layout_.precision = PrecisionOf(job_.training.precision);
+    layout_.precision = job_.precision();
+    layout_.gemm_format = GemmFormatOf(job_.training.precision);
     job_.training.global_batch = layout_.global_batch();
     RETURN_IF_ERROR(
         ValidateLayout(job_.model, layout_, job_.training.global_batch));

@@ -40,6 +40,7 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_objective(
       static_cast<protocol::LayoutObjective>(layout.objective));
   message.set_document_length(layout.document_length);
+  message.set_gemm_format(static_cast<uint32_t>(layout.gemm_format));
   message.set_recompute(static_cast<uint32_t>(layout.recompute));
   for (const Recompute recompute : layout.recompute_by_stage) {
     message.add_recompute_by_stage(static_cast<uint32_t>(recompute));
@@ -71,6 +72,7 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .gradient_reduction = FromMessage(message.gradient_reduction()),
       .objective = static_cast<Objective>(message.objective()),
       .document_length = message.document_length(),
+      .gemm_format = static_cast<GemmFormat>(message.gemm_format()),
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us(),

@@ -25,6 +25,16 @@ int millrace_cast_to_float(const millrace_cast_to_float_args* args,
       static_cast<cudaStream_t>(stream)));
 }
 
+int millrace_amax_bf16(const millrace_amax_args* args, void* stream) {
+  return millrace::CResult(
+      millrace::LaunchAmaxBf16({.amax = args->amax,
+                                .x = args->x,
+                                .x_row_stride = args->x_row_stride,
+                                .rows = args->rows,
+                                .columns = args->columns},
+                               static_cast<cudaStream_t>(stream)));
+}
+
 int millrace_quantize_fp8_bf16(const millrace_quantize_fp8_args* args,
                                void* stream) {
   return millrace::CResult(millrace::LaunchQuantizeFloat8Bf16(
@@ -36,6 +46,8 @@ int millrace_quantize_fp8_bf16(const millrace_quantize_fp8_args* args,
        .rows = args->rows,
        .columns = args->columns,
        .scale = args->scale,
+       .scale_of_amax = args->scale_of_amax,
+       .unit = args->unit,
        .format = args->e5m2 != 0 ? millrace::Float8Format::kE5m2
                                  : millrace::Float8Format::kE4m3},
       static_cast<cudaStream_t>(stream)));

@@ -34,14 +34,26 @@ typedef struct {
   int64_t x_row_stride;
   int64_t rows;
   int64_t columns;
-  const float* scale; /* Null: one. */
-  int64_t e5m2;       /* 0: e4m3. 1: e5m2. */
+  const float* scale;         /* Null: one. */
+  int64_t e5m2;               /* 0: e4m3. 1: e5m2. */
+  const float* scale_of_amax; /* May be null. */
+  float* unit;                /* May be null. */
 } millrace_quantize_fp8_args;
+
+typedef struct {
+  float* amax;
+  const void* x;
+  int64_t x_row_stride;
+  int64_t rows;
+  int64_t columns;
+} millrace_amax_args;
 
 MILLRACE_API int millrace_cast_to_bf16(const millrace_cast_to_bf16_args* args,
                                        void* stream);
 MILLRACE_API int millrace_cast_to_float(const millrace_cast_to_float_args* args,
                                         void* stream);
+MILLRACE_API int millrace_amax_bf16(const millrace_amax_args* args,
+                                    void* stream);
 MILLRACE_API int millrace_quantize_fp8_bf16(
     const millrace_quantize_fp8_args* args, void* stream);
 

@@ -18,6 +18,7 @@ typedef struct {
   int64_t accumulate;                   /* 0 or 1. */
   int64_t fast_accumulation;            /* 0 or 1. */
   int64_t a_stride, b_stride, c_stride; /* 0: dense. */
+  int64_t bias;                         /* 0 or 1. */
 } millrace_gemm_fp8_shape;
 
 typedef struct {
@@ -28,6 +29,7 @@ typedef struct {
   const float* b_scale;
   void* workspace;
   float scale;
+  const void* bias; /* [n] bf16, or null without one. */
 } millrace_gemm_fp8_args;
 
 typedef struct millrace_gemm_fp8_plan millrace_gemm_fp8_plan;

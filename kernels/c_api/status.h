@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Rises when a struct or a meaning changes; new functions leave it. */
-#define MILLRACE_KERNELS_ABI_VERSION 1
+#define MILLRACE_KERNELS_ABI_VERSION 2
 MILLRACE_API int millrace_kernels_abi_version(void);
 
 /* The last failure of the calling thread, or "". Valid until its next call. */

@@ -16,6 +16,7 @@
 #include "kernels/norm/layernorm.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/pointwise/cast.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/gelu.h"
 #include "kernels/pointwise/rope.h"
@@ -83,6 +84,12 @@ struct CpuLoops {
   void (*adamw)(const AdamWArgs&, int64_t begin, int64_t end);
   void (*add)(const AddArgs&, int64_t begin, int64_t end);
   double (*squared_norm)(const float* x, int64_t num_elements);
+
+  // y = x * scale in the format.
+  void (*encode_float8)(uint8_t* y, const float* x, int64_t num_elements,
+                        float scale, Float8Format format);
+  // The bits of the largest |x|, NaN counting as larger than all; zero of none.
+  uint32_t (*largest_magnitude)(const float* x, int64_t num_elements);
 
   // The functions of numbers that the others are built on, for their tests.
   void (*exp)(const float* x, float* y, int64_t num_elements);

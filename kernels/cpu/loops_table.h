@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/attention_backward_loops.h"
 #include "kernels/cpu/attention_forward_loops.h"
+#include "kernels/cpu/cast_loops.h"
 #include "kernels/cpu/gemm_loops.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/norm_loops.h"
@@ -48,6 +49,8 @@ const CpuLoops MILLRACE_LOOPS = {
     .adamw = AdamWLoop,
     .add = AddLoop,
     .squared_norm = SquaredNormLoop,
+    .encode_float8 = EncodeFloat8Loop,
+    .largest_magnitude = LargestMagnitudeLoop,
     .exp = ExpLoop,
     .exp2_flushed = Exp2FlushedLoop,
     .tanh = TanhLoop,

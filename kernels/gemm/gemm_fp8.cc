@@ -31,7 +31,8 @@ absl::StatusOr<GemmFp8Plan> GemmFp8Plan::Create(
     const GemmFp8Shape& shape, const GemmBf16Options& options) {
   const std::string name = absl::StrCat(
       "fp8 GEMM m", shape.m, "n", shape.n, "k", shape.k,
-      shape.a_is_e5m2 ? " e5m2" : " e4m3", shape.b_is_e5m2 ? " e5m2" : " e4m3");
+      shape.a_is_e5m2 ? " e5m2" : " e4m3", shape.b_is_e5m2 ? " e5m2" : " e4m3",
+      shape.bias ? " bias" : "");
   const int64_t a_stride = shape.a_stride == 0 ? shape.k : shape.a_stride;
   const int64_t b_stride = shape.b_stride == 0 ? shape.k : shape.b_stride;
   const int64_t c_stride = shape.c_stride == 0 ? shape.n : shape.c_stride;
@@ -52,6 +53,10 @@ absl::StatusOr<GemmFp8Plan> GemmFp8Plan::Create(
   if (shape.a_is_e5m2 && shape.b_is_e5m2) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": at least one operand is e4m3"));
+  }
+  if (shape.bias && (shape.fp32_output || shape.accumulate)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": a bias needs an output in bf16 that is not added to"));
   }
   ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
   if (limits.compute_capability < 89) {
@@ -75,7 +80,7 @@ absl::StatusOr<GemmFp8Plan> GemmFp8Plan::Create(
            .a_type = type(shape.a_is_e5m2),
            .b_type = type(shape.b_is_e5m2),
            .c_type = shape.fp32_output ? LtType::kFp32 : LtType::kBf16,
-           .epilogue = GemmEpilogue::kNone,
+           .epilogue = shape.bias ? GemmEpilogue::kBias : GemmEpilogue::kNone,
            .a_stride = a_stride,
            .b_stride = b_stride,
            .c_stride = c_stride,
@@ -93,10 +98,14 @@ absl::Status GemmFp8Plan::Run(const GemmFp8Args& args,
     return absl::InvalidArgumentError(
         "fp8 GEMM reads a scale of each operand; one is null");
   }
+  if (impl_->shape.bias && args.bias == nullptr) {
+    return absl::InvalidArgumentError(
+        "fp8 GEMM was planned with a bias; the bias is null");
+  }
   return impl_->matmul.Run({.c = args.c,
                             .a = args.a,
                             .b = args.b,
-                            .bias = nullptr,
+                            .bias = const_cast<void*>(args.bias),
                             .aux = nullptr,
                             .a_scale = args.a_scale,
                             .b_scale = args.b_scale,

@@ -1,5 +1,5 @@
 // GEMM of fp8 tensors on the GPU, through the door of gemm_bf16.h:
-//   c[m, n] = a_scale[0] * b_scale[0] * a[m, k] b[n, k]^T  (+= when
+//   c[m, n] = a_scale[0] * b_scale[0] * a[m, k] b[n, k]^T + bias[n]  (+= when
 //   `accumulate`), summed in fp32, c in bf16 or fp32.
 //
 // Hopper's tensor cores take fp8 with rows along k only, so both operands are
@@ -26,6 +26,7 @@ struct GemmFp8Shape {
   bool b_is_e5m2 = false;
   bool fp32_output = false;
   bool accumulate = false;
+  bool bias = false;  // With a bf16 output only, and not with `accumulate`.
   // Leaves sums in the tensor cores, which keep fewer bits than fp32: faster,
   // and common in forward passes.
   bool fast_accumulation = false;
@@ -41,6 +42,7 @@ struct GemmFp8Args {
   const void* b = nullptr;
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
+  const void* bias = nullptr;  // [n] bf16, if the shape has one.
   float scale = 1.0f;
   void* workspace = nullptr;  // workspace_bytes(), aligned to 256.
 };

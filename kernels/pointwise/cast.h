@@ -9,6 +9,12 @@
 
 #include "absl/status/status.h"
 
+#if defined(__CUDACC__)
+#define MILLRACE_HOST_DEVICE __host__ __device__
+#else
+#define MILLRACE_HOST_DEVICE
+#endif
+
 namespace millrace {
 
 // Sign, exponent and mantissa bits: 1-4-3 without infinities, up to 448; and
@@ -19,6 +25,36 @@ enum class Float8Format { kE4m3, kE5m2 };
 // and NaN stays NaN.
 uint8_t EncodeFloat8(float x, Float8Format format);
 float DecodeFloat8(uint8_t bits, Float8Format format);
+
+// The largest finite value.
+MILLRACE_HOST_DEVICE inline float Float8Max(Float8Format format) {
+  return format == Float8Format::kE4m3 ? 448.0f : 57344.0f;
+}
+
+// Current scaling: a tensor whose largest magnitude is `amax` is multiplied by
+// Float8Scale(amax) before it is rounded, so that amax becomes Float8Max(). One
+// stored unit then means Float8Unit(amax). Each is one division in fp32, with
+// the same bits on CPUs and GPUs.
+//
+// Both are one if amax is zero. Both are NaN if amax is NaN or infinite, which
+// turns every stored value into NaN. An amax below kFloat8LeastAmax counts as
+// kFloat8LeastAmax, so that neither overflows nor loses bits.
+inline constexpr float kFloat8LeastAmax = 0x1p-100f;
+
+MILLRACE_HOST_DEVICE inline float Float8Scale(float amax, Float8Format format) {
+  if (amax == 0.0f) return 1.0f;
+  const float not_finite = amax - amax;  // Zero for finite numbers, else NaN.
+  if (not_finite != 0.0f) return not_finite;
+  return Float8Max(format) /
+         (amax < kFloat8LeastAmax ? kFloat8LeastAmax : amax);
+}
+MILLRACE_HOST_DEVICE inline float Float8Unit(float amax, Float8Format format) {
+  if (amax == 0.0f) return 1.0f;
+  const float not_finite = amax - amax;
+  if (not_finite != 0.0f) return not_finite;
+  return (amax < kFloat8LeastAmax ? kFloat8LeastAmax : amax) /
+         Float8Max(format);
+}
 
 // The bits of x in bf16, to nearest even; infinity stays infinity and NaN NaN.
 // Without branches, so that loops over it become vector code.
@@ -57,19 +93,45 @@ uint16_t EncodeBf16Stochastic(float x, uint64_t seed, uint64_t stream,
 
 // y = x * scale in the format, and the largest |x|.
 struct QuantizeFloat8Args {
-  uint8_t* y;             // [rows, columns]
-  uint8_t* y_transposed;  // [columns, rows]
-  float* amax;            // The larger of what was there and the largest |x|.
-  const float* x;         // [rows, columns]
-  int64_t rows;
+  uint8_t* y;             // [rows, columns]; may be null.
+  uint8_t* y_transposed;  // [columns, rows]; may be null.
+  // Not null: becomes the larger of what it was and the largest |x|; NaN counts
+  // as larger than all.
+  float* amax;
+  const float* x;  // [rows, columns]
+  int64_t rows;    // Zero is allowed and does nothing.
   int64_t columns;
   float scale;
   Float8Format format;
 };
 
-// The meaning of the kernel in plain loops.
+// Returns InvalidArgument if rows is negative, or columns or num_threads below
+// one. Results do not depend on num_threads.
+absl::Status QuantizeFloat8(const QuantizeFloat8Args& args, int num_threads);
+
+// The same in plain loops.
 void QuantizeFloat8Reference(const QuantizeFloat8Args& args);
 
+// The largest magnitude alone.
+struct AmaxArgs {
+  float* amax;     // As in QuantizeFloat8Args, but not null.
+  const float* x;  // [num_elements]
+  int64_t num_elements;
+};
+absl::Status Amax(const AmaxArgs& args, int num_threads);
+
+// y = unit * the value of x.
+struct DecodeFloat8Args {
+  float* y;          // [num_elements]; apart from x.
+  const uint8_t* x;  // [num_elements]
+  int64_t num_elements;
+  float unit;
+  Float8Format format;
+};
+absl::Status DecodeFloat8(const DecodeFloat8Args& args, int num_threads);
+
 }  // namespace millrace
+
+#undef MILLRACE_HOST_DEVICE
 
 #endif  // MILLRACE_KERNELS_POINTWISE_CAST_H_

@@ -7,6 +7,8 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/four.cuh"
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -90,6 +92,34 @@ __global__ void __launch_bounds__(kNumThreads)
   }
 }
 
+// A thread takes four eights, so that enough loads are under way. Limited by
+// memory bandwidth. Whoever rounds the tensor reads it next, so its end stays
+// in the second-level cache.
+constexpr int kAmaxEights = 4;
+template <bool kIsWide>
+__global__ void __launch_bounds__(kNumThreads)
+    AmaxKernel(const __grid_constant__ AmaxBf16Args args,
+               const __grid_constant__ gpu::Eights eights) {
+  uint4 x[kAmaxEights];
+#pragma unroll
+  for (int i = 0; i < kAmaxEights; ++i) {
+    const gpu::Eights::Place place =
+        eights.Find((blockIdx.x * kAmaxEights + i) * kNumThreads + threadIdx.x);
+    const uint16_t* address = static_cast<const uint16_t*>(args.x) +
+                              place.row * args.x_row_stride + place.column;
+    x[i] = {};
+    if constexpr (kIsWide) {
+      if (place.count > 0) x[i] = gpu::Load16(address);
+    } else {
+      x[i] = gpu::Pack8(gpu::LoadEight<false>(address, place.count));
+    }
+  }
+  uint32_t largest = 0;
+#pragma unroll
+  for (const uint4& eight : x) largest = gpu::LargerPair(largest, eight);
+  gpu::RaiseAmax<kNumThreads>(args.amax, largest);
+}
+
 // 8-bit floats are made in tiles. A thread has a patch of 4 rows x 8 columns,
 // few enough registers that the loads of one block run under the work of
 // others.
@@ -140,18 +170,11 @@ __device__ __forceinline__ void StoreBytes(uint8_t* address, uint2 raw,
   }
 }
 
-// The largest of the block's numbers, in thread 0.
-__device__ __forceinline__ uint32_t BlockMax(uint32_t x) {
-  __shared__ uint32_t maxima[kTileThreads / gpu::kWarpSize];
-  x = __reduce_max_sync(~0u, x);
-  if (threadIdx.x % gpu::kWarpSize == 0) {
-    maxima[threadIdx.x / gpu::kWarpSize] = x;
+__device__ __forceinline__ float ScaleOf(const QuantizeFloat8Bf16Args& args) {
+  if (args.scale_of_amax != nullptr) {
+    return Float8Scale(*args.scale_of_amax, args.format);
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (const uint32_t other : maxima) x = max(x, other);
-  }
-  return x;
+  return args.scale == nullptr ? 1.0f : *args.scale;
 }
 
 // A block takes a tile: its threads read and encode their patches, write the
@@ -182,15 +205,12 @@ __global__ void __launch_bounds__(kTileThreads)
       x[i] = gpu::Pack8(gpu::LoadEight<false>(address, num_columns));
     }
   }
-  const float scale = args.scale == nullptr ? 1.0f : *args.scale;
-  // As numbers, the bits of magnitudes rise with them, NaN above all.
+  const float scale = ScaleOf(args);
   uint32_t largest_pair = 0;
   uint2 bytes[kPatchRows];
 #pragma unroll
   for (int i = 0; i < kPatchRows; ++i) {
-    for (const uint32_t pair : {x[i].x, x[i].y, x[i].z, x[i].w}) {
-      largest_pair = __vmaxu2(largest_pair, pair & 0x7FFF7FFFu);
-    }
+    largest_pair = gpu::LargerPair(largest_pair, x[i]);
     Float8 value = gpu::Unpack8(x[i]);
 #pragma unroll
     for (float& v : value.v) v *= scale;
@@ -204,10 +224,10 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   }
   if (args.amax != nullptr) {
-    const uint32_t largest =
-        BlockMax(max(largest_pair & 0xFFFF0000u, largest_pair << 16));
-    uint32_t* amax = reinterpret_cast<uint32_t*>(args.amax);
-    if (threadIdx.x == 0 && largest > *amax) atomicMax(amax, largest);
+    gpu::RaiseAmax<kTileThreads>(args.amax, largest_pair);
+  }
+  if (args.unit != nullptr && (blockIdx.x | blockIdx.y | threadIdx.x) == 0) {
+    *args.unit = Float8Unit(*args.scale_of_amax, args.format);
   }
   if (args.y_transposed == nullptr) return;
 
@@ -267,6 +287,17 @@ absl::Status CheckElements(const char* kernel, int64_t num_elements) {
                    " elements; needs zero or more, less than 2^40"));
 }
 
+absl::Status CheckScales(const QuantizeFloat8Bf16Args& args) {
+  const bool is_current = args.scale_of_amax != nullptr;
+  if (is_current ? args.scale == nullptr && args.amax != args.scale_of_amax
+                 : args.unit == nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "quantize takes scale or scale_of_amax, not both, a unit with "
+      "scale_of_amax only, and amax apart from it");
+}
+
 }  // namespace
 
 absl::Status LaunchCastToBf16(const CastToBf16Args& args, cudaStream_t stream) {
@@ -305,8 +336,29 @@ absl::Status LaunchCastToFloat(const CastToFloatArgs& args,
   return CudaStatus(cudaGetLastError(), "launch cast to fp32");
 }
 
+absl::Status LaunchAmaxBf16(const AmaxBf16Args& args, cudaStream_t stream) {
+  if (args.rows < 0 || args.columns < 1 || args.x_row_stride < args.columns ||
+      !gpu::Eights::Fits(args.rows, args.columns)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "amax got [", args.rows, ", ", args.columns, "] with rows ",
+        args.x_row_stride,
+        " apart; needs zero rows or more, one column or more, rows apart, and "
+        "less than 2^34 elements"));
+  }
+  if (args.rows == 0) return absl::OkStatus();
+  const gpu::Eights eights(args.rows, args.columns);
+  const bool is_wide = args.columns % 8 == 0 && args.x_row_stride % 8 == 0 &&
+                       AreAligned({args.x});
+  constexpr int kPerBlock = kAmaxEights * kNumThreads;
+  const unsigned num_blocks = (eights.num_eights() + kPerBlock - 1) / kPerBlock;
+  const auto kernel = is_wide ? AmaxKernel<true> : AmaxKernel<false>;
+  kernel<<<num_blocks, kNumThreads, 0, stream>>>(args, eights);
+  return CudaStatus(cudaGetLastError(), "launch amax");
+}
+
 absl::Status LaunchQuantizeFloat8Bf16(const QuantizeFloat8Bf16Args& args,
                                       cudaStream_t stream) {
+  RETURN_IF_ERROR(CheckScales(args));
   constexpr int64_t kMaxRows = int64_t{65535} * kTileRows;
   constexpr int64_t kMaxColumns = int64_t{1} << 36;
   if (args.rows < 0 || args.rows > kMaxRows || args.columns < 1 ||

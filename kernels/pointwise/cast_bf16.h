@@ -1,6 +1,6 @@
 // Casts on a GPU: fp32 to bf16 and back, and bf16 to 8-bit floats with their
 // transpose and the largest magnitude in one pass (cast.h says what rounding
-// means).
+// and scales mean).
 
 #ifndef MILLRACE_KERNELS_POINTWISE_CAST_BF16_H_
 #define MILLRACE_KERNELS_POINTWISE_CAST_BF16_H_
@@ -33,8 +33,21 @@ struct CastToFloatArgs {
   int64_t num_elements;
 };
 
+// The largest magnitude of a tensor, which chooses its scale.
+struct AmaxBf16Args {
+  // Becomes the larger of what it was and the largest |x|; NaN counts as larger
+  // than all. The caller sets it to zero first.
+  float* amax;
+  const void* x;         // [rows, columns] bf16, at any address.
+  int64_t x_row_stride;  // In elements.
+  int64_t rows;          // Zero is allowed and does nothing.
+  int64_t columns;
+};
+
 // y = x * scale, rounded to the format. A training step that chooses its scale
-// by the amax of the steps before it ("delayed scaling") reads x once.
+// by the amax of the steps before it ("delayed scaling") reads x once. One that
+// chooses it by the amax of x itself ("current scaling") must know that amax
+// before, from LaunchAmaxBf16() or from the kernel that wrote x.
 struct QuantizeFloat8Bf16Args {
   void* y;             // [rows, columns] 8-bit; may be null.
   void* y_transposed;  // [columns, rows] 8-bit; may be null.
@@ -46,16 +59,24 @@ struct QuantizeFloat8Bf16Args {
   int64_t rows;  // Zero is allowed and does nothing.
   int64_t columns;
   const float* scale;  // On the device; null: one.
+  // On the device; not null: the scale is Float8Scale(*scale_of_amax, format).
+  // `scale` is null then, and `amax` another address.
+  const float* scale_of_amax = nullptr;
+  // Not null: becomes Float8Unit(*scale_of_amax, format), one of the two scales
+  // that a product of 8-bit tensors takes. With scale_of_amax only.
+  float* unit = nullptr;
   Float8Format format;
 };
 
-// Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape.
+// Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape or
+// scales that exclude each other. Equal inputs give equal bits.
 // Tensors of 8-bit floats are dense; any shape will do, and where rows and
 // columns are multiples of eight and addresses of sixteen bytes, all accesses
 // are wide.
 absl::Status LaunchCastToBf16(const CastToBf16Args& args, cudaStream_t stream);
 absl::Status LaunchCastToFloat(const CastToFloatArgs& args,
                                cudaStream_t stream);
+absl::Status LaunchAmaxBf16(const AmaxBf16Args& args, cudaStream_t stream);
 absl::Status LaunchQuantizeFloat8Bf16(const QuantizeFloat8Bf16Args& args,
                                       cudaStream_t stream);
 

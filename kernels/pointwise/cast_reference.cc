@@ -17,8 +17,8 @@ struct Layout {
 };
 
 Layout LayoutOf(Float8Format format) {
-  return format == Float8Format::kE4m3 ? Layout{3, 7, 448.0f, 0x7E}
-                                       : Layout{2, 15, 57344.0f, 0x7B};
+  return format == Float8Format::kE4m3 ? Layout{3, 7, Float8Max(format), 0x7E}
+                                       : Layout{2, 15, Float8Max(format), 0x7B};
 }
 
 constexpr uint8_t kNan = 0x7F;
@@ -82,9 +82,12 @@ void QuantizeFloat8Reference(const QuantizeFloat8Args& args) {
     for (int64_t c = 0; c < args.columns; ++c) {
       const float x = args.x[r * args.columns + c];
       const uint8_t bits = EncodeFloat8(x * args.scale, args.format);
-      args.y[r * args.columns + c] = bits;
-      args.y_transposed[c * args.rows + r] = bits;
-      *args.amax = std::fmax(*args.amax, std::fabs(x));
+      if (args.y != nullptr) args.y[r * args.columns + c] = bits;
+      if (args.y_transposed != nullptr) {
+        args.y_transposed[c * args.rows + r] = bits;
+      }
+      if (args.amax == nullptr || std::isnan(*args.amax)) continue;
+      if (!(std::fabs(x) <= *args.amax)) *args.amax = std::fabs(x);
     }
   }
 }

@@ -91,6 +91,10 @@ double ReachOfSize(const Rows& rows, const IsAlike& is_alike, int64_t bytes) {
   return bytes > most ? RatioOf(bytes, most) : 1;
 }
 
+GemmFormat FormatOf(const GemmTime& row) {
+  return row.is_float8 ? GemmFormat::kFloat8 : GemmFormat::kAsStored;
+}
+
 }  // namespace
 
 absl::Status CheckTables(const HardwareProfile& profile) {
@@ -135,15 +139,20 @@ MeasuredTimes::MeasuredTimes(const HardwareProfile& profile,
                                        .n = time.n,
                                        .k = time.k,
                                        .trans_a = time.trans_a,
-                                       .trans_b = time.trans_b}) /
+                                       .trans_b = time.trans_b},
+                                      FormatOf(time)) /
                            time.seconds);
   }
 }
 
-double MeasuredTimes::GemmWorkOf(const GemmAttributes& gemm) const {
+double MeasuredTimes::GemmWorkOf(const GemmAttributes& gemm,
+                                 GemmFormat format) const {
   if (!sheet_.has_value()) return FlopsOf(OpKind::kGemm, gemm);
-  return sheet_->GemmSeconds(
-      {.m = gemm.m, .n = gemm.n, .k = gemm.k, .trans_a = gemm.trans_a});
+  return sheet_->GemmSeconds({.m = gemm.m,
+                              .n = gemm.n,
+                              .k = gemm.k,
+                              .format = format,
+                              .trans_a = gemm.trans_a});
 }
 
 double MeasuredTimes::AttentionWorkOf(
@@ -176,12 +185,12 @@ double MeasuredTimes::CrossEntropyWorkOf(OpKind kind,
 // closed form of the two gives the share. Among several measured ones the
 // nearest counts.
 std::optional<double> MeasuredTimes::PartOfGemmSeconds(
-    const GemmAttributes& gemm) const {
+    const GemmAttributes& gemm, GemmFormat format) const {
   if (!sheet_.has_value() || gemm.trans_a) return std::nullopt;
   const GemmTime* whole = nullptr;
   for (const GemmTime& time : profile_->gemms) {
-    if (time.n != gemm.n || time.k != gemm.k || time.trans_a ||
-        time.trans_b != gemm.trans_b || time.m < gemm.m ||
+    if (FormatOf(time) != format || time.n != gemm.n || time.k != gemm.k ||
+        time.trans_a || time.trans_b != gemm.trans_b || time.m < gemm.m ||
         time.m % gemm.m != 0 || time.m > kMostParts * gemm.m) {
       continue;
     }
@@ -189,15 +198,21 @@ std::optional<double> MeasuredTimes::PartOfGemmSeconds(
   }
   if (whole == nullptr || whole->m == gemm.m) return std::nullopt;
   const auto seconds = [&](int64_t m) {
-    return sheet_->GemmSeconds({.m = m, .n = gemm.n, .k = gemm.k});
+    return sheet_->GemmSeconds(
+        {.m = m, .n = gemm.n, .k = gemm.k, .format = format});
   };
   return whole->seconds * seconds(gemm.m) / seconds(whole->m);
 }
 
-double MeasuredTimes::OverwritingGemmSeconds(const GemmAttributes& gemm) const {
-  if (const std::optional<double> part = PartOfGemmSeconds(gemm)) return *part;
+double MeasuredTimes::OverwritingGemmSeconds(const GemmAttributes& gemm,
+                                             GemmFormat format) const {
+  if (const std::optional<double> part = PartOfGemmSeconds(gemm, format)) {
+    return *part;
+  }
   std::vector<Neighbour> neighbours;
-  for (const GemmTime& time : profile_->gemms) {
+  for (size_t i = 0; i < profile_->gemms.size(); ++i) {
+    const GemmTime& time = profile_->gemms[i];
+    if (FormatOf(time) != format) continue;
     double distance = SquaredLogRatio(time.m, gemm.m) +
                       SquaredLogRatio(time.n, gemm.n) +
                       SquaredLogRatio(time.k, gemm.k);
@@ -205,9 +220,9 @@ double MeasuredTimes::OverwritingGemmSeconds(const GemmAttributes& gemm) const {
     if (time.trans_a != gemm.trans_a || time.trans_b != gemm.trans_b) {
       distance += kOtherKindDistance;
     }
-    neighbours.push_back({distance, gemm_speeds_[neighbours.size()]});
+    neighbours.push_back({distance, gemm_speeds_[i]});
   }
-  return GemmWorkOf(gemm) / RateFromNeighbours(std::move(neighbours));
+  return GemmWorkOf(gemm, format) / RateFromNeighbours(std::move(neighbours));
 }
 
 // Rows are of products that overwrite. One that adds reads its output as well.
@@ -224,10 +239,11 @@ double MeasuredTimes::AccumulationSeconds(int64_t m, int64_t n,
          std::min(1.0, kHidingDepth / static_cast<double>(k));
 }
 
-double MeasuredTimes::GemmSeconds(const GemmAttributes& gemm) const {
+double MeasuredTimes::GemmSeconds(const GemmAttributes& gemm,
+                                  GemmFormat format) const {
   const double adding =
       gemm.accumulate ? AccumulationSeconds(gemm.m, gemm.n, gemm.k) : 0;
-  return OverwritingGemmSeconds(gemm) + adding;
+  return OverwritingGemmSeconds(gemm, format) + adding;
 }
 
 double MeasuredTimes::AttentionSeconds(OpKind kind,
@@ -324,7 +340,9 @@ double MeasuredTimes::RowSeconds(const OpShape& shape) const {
                           .n = f[1],
                           .k = f[2],
                           .trans_a = f[3] != 0,
-                          .trans_b = f[4] != 0});
+                          .trans_b = f[4] != 0},
+                         kind == OpKind::kFloat8Gemm ? GemmFormat::kFloat8
+                                                     : GemmFormat::kAsStored);
     case ProfileTable::kAttention:
       return AttentionSeconds(kind, {.num_sequences = f[0],
                                      .sequence_length = f[1],
@@ -356,7 +374,10 @@ double MeasuredTimes::Reach(const OpShape& shape) const {
   switch (Describe(kind).profile) {
     case ProfileTable::kGemms:
       for (const GemmTime& row : profile_->gemms) {
-        if (row.trans_a != (f[3] != 0) || row.trans_b != (f[4] != 0)) continue;
+        if (row.is_float8 != (kind == OpKind::kFloat8Gemm) ||
+            row.trans_a != (f[3] != 0) || row.trans_b != (f[4] != 0)) {
+          continue;
+        }
         nearest = std::min(nearest,
                            std::max({RatioOf(row.m, f[0]), RatioOf(row.n, f[1]),
                                      RatioOf(row.k, f[2])}));
@@ -406,11 +427,19 @@ bool MeasuredTimes::HasHosts() const {
       [](const CommunicationTime& row) { return row.hosts > 1; });
 }
 
-bool MeasuredTimes::HasGemmNear(int64_t m, int64_t n, int64_t k) const {
+bool MeasuredTimes::HasGemmNear(int64_t m, int64_t n, int64_t k,
+                                GemmFormat format) const {
+  return std::any_of(profile_->gemms.begin(), profile_->gemms.end(),
+                     [&](const GemmTime& row) {
+                       return FormatOf(row) == format && IsNear(row.m, m) &&
+                              IsNear(row.n, n) && IsNear(row.k, k);
+                     });
+}
+
+bool MeasuredTimes::HasGemms(GemmFormat format) const {
   return std::any_of(
-      profile_->gemms.begin(), profile_->gemms.end(), [&](const GemmTime& row) {
-        return IsNear(row.m, m) && IsNear(row.n, n) && IsNear(row.k, k);
-      });
+      profile_->gemms.begin(), profile_->gemms.end(),
+      [&](const GemmTime& row) { return FormatOf(row) == format; });
 }
 
 bool MeasuredTimes::HasAttentionNear(bool backward, int64_t sequence_length,
@@ -431,7 +460,9 @@ bool MeasuredTimes::HasCopyEngines(OpKind kind) const {
 
 double MeasuredTimes::BestFlopsPerSecond() const {
   double peak = 0;
+  const bool has_others = HasGemms(GemmFormat::kAsStored);
   for (const GemmTime& time : profile_->gemms) {
+    if (time.is_float8 && has_others) continue;
     peak = std::max(peak, 2.0 * static_cast<double>(time.m) *
                               static_cast<double>(time.n) *
                               static_cast<double>(time.k) / time.seconds);

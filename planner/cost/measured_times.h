@@ -34,7 +34,10 @@ class MeasuredTimes {
   MeasuredTimes(const HardwareProfile& profile,
                 const std::optional<SheetTimes>& sheet);
 
-  double GemmSeconds(const GemmAttributes& gemm) const;
+  // The format is kAsStored or kFloat8; products of both have rows of their
+  // own.
+  double GemmSeconds(const GemmAttributes& gemm,
+                     GemmFormat format = GemmFormat::kAsStored) const;
   double AttentionSeconds(OpKind kind,
                           const AttentionAttributes& attention) const;
   double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;
@@ -56,23 +59,29 @@ class MeasuredTimes {
   // Whether a product, in whatever transposes, was measured within a factor of
   // two in each dim; and attention with as wide heads within a factor of two in
   // the length of sequences.
-  bool HasGemmNear(int64_t m, int64_t n, int64_t k) const;
+  bool HasGemmNear(int64_t m, int64_t n, int64_t k,
+                   GemmFormat format = GemmFormat::kAsStored) const;
+  bool HasGemms(GemmFormat format) const;  // Of any shape.
   bool HasAttentionNear(bool backward, int64_t sequence_length,
                         int64_t head_dim) const;
   bool HasCopyEngines(OpKind kind) const;
   // Whether communication between hosts was measured.
   bool HasHosts() const;
-  double BestFlopsPerSecond() const;  // The best measured GEMM's.
+  // The best measured GEMM's; in 8 bits only where no other was measured.
+  double BestFlopsPerSecond() const;
 
  private:
-  double GemmWorkOf(const GemmAttributes& gemm) const;
+  double GemmWorkOf(const GemmAttributes& gemm,
+                    GemmFormat format = GemmFormat::kAsStored) const;
   double AttentionWorkOf(OpKind kind,
                          const AttentionAttributes& attention) const;
   double CrossEntropyWorkOf(OpKind kind, const VocabAttributes& vocab) const;
-  double OverwritingGemmSeconds(const GemmAttributes& gemm) const;
+  double OverwritingGemmSeconds(const GemmAttributes& gemm,
+                                GemmFormat format) const;
   // Seconds of a product that has a part of the rows of a measured one. Returns
   // nothing for other shapes, and without a data sheet.
-  std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm) const;
+  std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm,
+                                          GemmFormat format) const;
   // Seconds that the product c += a b takes more than c = a b; c is [m, n] in
   // fp32, and k the inner dim.
   double AccumulationSeconds(int64_t m, int64_t n, int64_t k) const;

@@ -70,8 +70,18 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
 }
 
 absl::Status CostModel::CheckTablesPrice(const Layout& layout) const {
+  if (profile_->precision == layout.precision &&
+      layout.gemm_format == GemmFormat::kFloat8 &&
+      !measured_->HasGemms(GemmFormat::kFloat8)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile_->name,
+        "' has no times of 8-bit products (rows of gemms with float8: true), "
+        "which training.precision: ",
+        PrecisionName(layout),
+        " needs; measure one with millrace profile JOB"));
+  }
   if (profile_->precision != layout.precision ||
-      layout.gemm_format != GemmFormat::kAsStored) {
+      layout.gemm_format == GemmFormat::kFloat4) {
     return absl::FailedPreconditionError(absl::StrCat(
         "hardware profile '", profile_->name, "' was measured in ",
         PrecisionName(profile_->precision), ", but the job trains in ",
@@ -156,7 +166,10 @@ double CostModel::SecondsAlone(const Layout& layout, OpKind kind,
                                const OpAttributes& attributes) const {
   switch (Describe(kind).profile) {
     case ProfileTable::kGemms:
-      return measured_->GemmSeconds(std::get<GemmAttributes>(attributes));
+      return measured_->GemmSeconds(std::get<GemmAttributes>(attributes),
+                                    kind == OpKind::kFloat8Gemm
+                                        ? GemmFormat::kFloat8
+                                        : GemmFormat::kAsStored);
     case ProfileTable::kAttention:
       return measured_->AttentionSeconds(
           kind, std::get<AttentionAttributes>(attributes));
@@ -268,17 +281,20 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
 }
 
 double CostModel::MeasuredGemmSeconds(const GroupedGemmAttributes& gemm) const {
-  return measured_->GemmSeconds({.m = gemm.m,
-                                 .n = gemm.n,
-                                 .k = gemm.k,
-                                 .trans_a = gemm.trans_a,
-                                 .trans_b = gemm.trans_b});
+  const bool has_format = measured_->HasGemms(gemm.format);
+  return measured_->GemmSeconds(
+      {.m = gemm.m,
+       .n = gemm.n,
+       .k = gemm.k,
+       .trans_a = gemm.trans_a,
+       .trans_b = gemm.trans_b},
+      has_format ? gemm.format : GemmFormat::kAsStored);
 }
 
 double CostModel::GemmSeconds(const GroupedGemmAttributes& gemm) const {
   double alone_s = 0;
-  if (measured_.has_value() && gemm.format == GemmFormat::kAsStored &&
-      gemm.count == 1 && measured_->HasGemmNear(gemm.m, gemm.n, gemm.k)) {
+  if (measured_.has_value() && gemm.count == 1 &&
+      measured_->HasGemmNear(gemm.m, gemm.n, gemm.k, gemm.format)) {
     alone_s = MeasuredGemmSeconds(gemm);
   } else if (sheet_.has_value()) {
     alone_s = sheet_->GemmSeconds(gemm);

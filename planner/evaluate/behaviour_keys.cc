@@ -25,6 +25,7 @@ constexpr BehaviourKey kBehaviourKeys[] = {
     {"recomputes_whole_layer", &Implementation::recomputes_whole_layer},
     {"recomputes_stream", &Implementation::recomputes_stream},
     {"keeps_gathered", &Implementation::keeps_gathered},
+    {"quantizes_by_op", &Implementation::quantizes_by_op},
     {"keeps_quantized", &Implementation::keeps_quantized},
     {"sends_tokens_once", &Implementation::sends_tokens_once},
     {"chunks_logits", &Implementation::chunks_logits},

@@ -27,6 +27,18 @@ double RotaryScale(const ModelSpec& model, const RopeScaling& scaling) {
   return scale;
 }
 
+// The piece whose output a layer's product reads.
+Piece InputOf(Piece product) {
+  switch (product) {
+    case Piece::kOutput:
+      return Piece::kAttended;
+    case Piece::kLast:
+      return Piece::kActivation;
+    default:
+      return Piece::kNorm;
+  }
+}
+
 // The ops of an activation that workers execute.
 struct ActivationOps {
   OpKind forward, backward;
@@ -133,13 +145,20 @@ bool LayerWriter::IsInPolicy(Piece piece) const {
   return false;
 }
 
+bool LayerWriter::quantizes_by_op() const {
+  return layout_.gemm_format == GemmFormat::kFloat8 && style_.quantizes_by_op &&
+         layout_.context == 1 && model_.moe.num_experts == 0 &&
+         model_.mla.kv_rank == 0;
+}
+
 double LayerWriter::quantized_bytes() const {
+  if (quantizes_by_op()) return Describe(FormatId::kFloat8).bytes;
   return Describe(RecipeOf(layout_).product).stored_bytes();
 }
 
 double LayerWriter::product_input_bytes() const {
-  return quantizes() && style_.keeps_quantized ? quantized_bytes()
-                                               : element_bytes_;
+  const bool keeps_copies = style_.keeps_quantized || quantizes_by_op();
+  return quantizes() && keeps_copies ? quantized_bytes() : element_bytes_;
 }
 
 bool LayerWriter::in_graph() const {
@@ -185,11 +204,13 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
       is_of_experts && !style_.fuses_experts ? shape.count : 1);
   const GemmFormat format =
       low_precision ? layout_.gemm_format : GemmFormat::kAsStored;
-  const OpKind kind = is_of_experts   ? OpKind::kGroupedGemm
+  const bool by_op = low_precision && quantizes_by_op();
+  const OpKind kind = by_op           ? OpKind::kFloat8Gemm
+                      : is_of_experts ? OpKind::kGroupedGemm
                       : low_precision ? OpKind::kScaledGemm
                                       : OpKind::kGemm;
   const auto attributes = [&](const GemmAttributes& gemm) -> OpAttributes {
-    if (kind == OpKind::kGemm) return gemm;
+    if (kind == OpKind::kGemm || kind == OpKind::kFloat8Gemm) return gemm;
     return GroupedGemmAttributes{.m = gemm.m,
                                  .n = gemm.n,
                                  .k = gemm.k,
@@ -218,11 +239,35 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
            launches);
   Backward(Phase::kInputGradient, kind,
            attributes({.m = tokens, .n = in, .k = out}), launches);
-  if (!has_bias) return;
-  Backward(Phase::kWeightGradient, OpKind::kBiasGradient,
-           ElementwiseAttributes{.rows = is_part ? norm_tokens_ : tokens,
-                                 .cols = out,
-                                 .accumulate = !layout_.shards_gradients()});
+  if (has_bias) {
+    Backward(Phase::kWeightGradient, OpKind::kBiasGradient,
+             ElementwiseAttributes{.rows = is_part ? norm_tokens_ : tokens,
+                                   .cols = out,
+                                   .accumulate = !layout_.shards_gradients()});
+  }
+  if (!by_op) return;
+  Backward(Phase::kInputGradient, OpKind::kQuantizeFloat8,
+           QuantizeAttributes{.rows = tokens, .cols = out});
+}
+
+void LayerWriter::QuantizeInput(Piece piece, const LinearShape& shape) {
+  const Piece input = InputOf(piece);
+  const bool repeats_input = IsRecomputed(input);
+  const bool repeats_product = IsRecomputed(piece);
+  QuantizeAttributes copies = {.rows = shape.tokens,
+                               .cols = shape.in,
+                               .keeps_transposed = !repeats_input};
+  graph_.ops.push_back(
+      MakeOp(Phase::kForward, OpKind::kQuantizeFloat8, copies, 1));
+  if (repeats_input) {
+    copies.keeps_rows = repeats_product;
+    copies.keeps_transposed = true;
+    recompute_.push_back(
+        MakeOp(Phase::kRecompute, OpKind::kQuantizeFloat8, copies, 1));
+  } else if (repeats_product) {
+    // The product runs again on the copy that it read before.
+    Keep(input, quantized_bytes() * AsDouble(shape.tokens * shape.in));
+  }
 }
 
 void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
@@ -231,8 +276,10 @@ void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
   step_ = is_inner   ? LayerStep::kInner
           : is_outer ? LayerStep::kOuter
                      : LayerStep::kOther;
+  const bool quantizes_here = quantizes() && shape.low_precision;
+  if (quantizes_here && quantizes_by_op()) QuantizeInput(piece, shape);
   Product(piece, shape);
-  if (!quantizes() || !shape.low_precision) return;
+  if (!quantizes_here || quantizes_by_op()) return;
   // Copies of x and of its transpose, then of the output's gradient. The op
   // that made x writes them where ops are fused; gradients come from other
   // products.
@@ -493,10 +540,14 @@ void LayerWriter::EnterTensor(Piece piece, int64_t width) {
                        elements);
     return;
   }
-  Collective(kStep, OpKind::kAllGather, piece, elements);
+  // What is gathered is kept in copies, so it is gathered again only where the
+  // norm's output is computed again.
+  const bool keeps_copies = quantizes_by_op();
+  Collective(kStep, OpKind::kAllGather, keeps_copies ? Piece::kNorm : piece,
+             elements);
   CollectiveBackward(kStep, OpKind::kReduceScatter, Phase::kInputGradient,
                      elements);
-  if (style_.keeps_gathered) return;
+  if (style_.keeps_gathered || keeps_copies) return;
   // Kept as shards and gathered again: a rank then holds 1 / tensor of it
   // between the passes.
   CollectiveBackward(kStep, OpKind::kAllGather, Phase::kWeightGradient,
@@ -522,7 +573,7 @@ void LayerWriter::Keep(Piece piece, double bytes) {
 }
 
 void LayerWriter::KeepNormed(int64_t width) {
-  const bool is_whole = style_.keeps_gathered;
+  const bool is_whole = style_.keeps_gathered || quantizes_by_op();
   Keep(Piece::kNorm, AsDouble((is_whole ? tokens_ : norm_tokens_) * width) *
                          product_input_bytes());
 }

@@ -144,6 +144,9 @@ class LayerWriter {
   void KeepNormed(int64_t width);
   // Bytes of an element that products read and nothing else does.
   double product_input_bytes() const;
+  // Bytes of both copies of an element that kQuantizeFloat8 makes; 0 where the
+  // layer has no such ops.
+  double copy_bytes() const { return quantizes_by_op() ? 2 : 0; }
 
   // Bytes that live only while a block is computed: the largest block's count.
   void Work(double bytes);
@@ -154,6 +157,8 @@ class LayerWriter {
   bool quantizes() const {
     return layout_.gemm_format != GemmFormat::kAsStored;
   }
+  // Whether the layer's products read copies that kQuantizeFloat8 makes.
+  bool quantizes_by_op() const;
   double quantized_bytes() const;
   bool in_graph() const;
   // Whether SelectiveRecompute names the piece.
@@ -169,6 +174,8 @@ class LayerWriter {
   void Backward(Phase phase, OpKind kind, const OpAttributes& attributes,
                 int32_t launches = 1);
   void Product(Piece piece, const LinearShape& shape);
+  // Copies of the product's input, for the product and its weight gradient.
+  void QuantizeInput(Piece piece, const LinearShape& shape);
 
   AttentionAttributes AttentionShape() const;
   NormAttributes NormOf(int64_t tokens) const;

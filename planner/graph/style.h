@@ -53,6 +53,11 @@ struct Implementation {
   // Products keep what the tensor axis gathered for their weight gradients
   // (PyTorch's DTensor). False: they keep the rank's share and gather it again.
   bool keeps_gathered = false;
+  // With 8-bit products, an op of its own (kQuantizeFloat8) makes the copies of
+  // a tensor and of its transpose, and products keep the transposed ones.
+  // False: the op before writes the copies, as `keeps_quantized` says. Layers
+  // with experts or latent attention are priced as if it were false.
+  bool quantizes_by_op = true;
   // With a GemmFormat, products keep the quantized copies of their inputs for
   // their weight gradients (Transformer Engine). False: the inputs themselves.
   bool keeps_quantized = false;

@@ -185,6 +185,7 @@ void WriteAttention(LayerWriter& writer, StreamInput input) {
       LocalKvHeads(writer) * (model.head_dim + model.value_head_dim());
   writer.Work(writer.element_bytes() *
                   AsDouble(tokens * (2 * model.hidden + attended + projected)) +
+              writer.copy_bytes() * AsDouble(tokens * projected) +
               4 * AsDouble(tokens * LocalHeads(writer) * model.head_dim));
 }
 

@@ -43,7 +43,8 @@ void WriteProducts(LayerWriter& writer, Piece inner, Piece activation,
                                .bias = bias});
   // Backward: gradients of output and input, of the activation and before it.
   writer.Work(writer.element_bytes() * (2 * AsDouble(rows * model.hidden) +
-                                        AsDouble(projections + 1) * elements));
+                                        AsDouble(projections + 1) * elements) +
+              writer.copy_bytes() * AsDouble(projections) * elements);
 }
 
 // Writes the clamps and biases of gpt-oss's experts as ops of their own, for

@@ -1,5 +1,6 @@
 #include "planner/job/executable.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -24,7 +25,10 @@ std::string JoinWithAnd(std::vector<std::string> words) {
 std::string ExecutablePrecisions() {
   std::vector<std::string> names;
   for (const PrecisionRecipe& recipe : PrecisionRecipes()) {
-    if (!recipe.backends.empty()) names.emplace_back(recipe.name);
+    if (recipe.backends.empty()) continue;
+    if (std::find(names.begin(), names.end(), recipe.name) == names.end()) {
+      names.emplace_back(recipe.name);
+    }
   }
   return JoinWithAnd(std::move(names));
 }
@@ -123,7 +127,7 @@ void PinExecutableAxes(LayoutConstraints* constraints) {
 
 absl::Status CheckExecutable(const JobSpec& job) {
   Layout pinned = LayoutOfPinned(job.layout);
-  pinned.precision = PrecisionOf(job.training.precision);
+  pinned.precision = job.precision();
   pinned.gemm_format = GemmFormatOf(job.training.precision);
   return CheckExecutable(job.model, pinned);
 }

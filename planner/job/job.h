@@ -109,6 +109,7 @@ struct ResourceSpec {
   // host.
   std::string transport = "auto";
   bool uses_cuda() const { return backend == "cuda"; }
+  Backend kind() const { return uses_cuda() ? Backend::kCuda : Backend::kCpu; }
   friend bool operator==(const ResourceSpec&, const ResourceSpec&) = default;
 };
 
@@ -232,6 +233,11 @@ struct JobSpec {
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
   // Where what the run measures is learnt: auto: that profile; none; or a path.
   std::string profile_output = "auto";
+  // The format in which the job's backend stores tensors: what
+  // training.precision says for it (planner/layout/numeric_format.h).
+  Precision precision() const {
+    return PrecisionOf(training.precision, resources.kind());
+  }
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 

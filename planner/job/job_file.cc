@@ -306,7 +306,7 @@ class JobReader {
                          job_.fault.heartbeat_timeout_ms));
     }
     const std::string& precision = job_.training.precision;
-    const PrecisionRecipe* recipe = FindRecipe(precision);
+    const PrecisionRecipe* recipe = FindRecipe(precision, Backend::kCpu);
     if (!job_.resources.uses_cuda() &&
         (recipe == nullptr || !recipe->backends.Has(Backend::kCpu))) {
       Error(LineOf("training.precision"), "training.precision",

@@ -261,8 +261,8 @@ const JobKey kJobKeys[] = {
     {KEY(training.precision),
      .doc = "What forward and backward compute in. bf16, on cuda only, keeps "
             "gradients, weights of norms, master weights and moments in fp32. "
-            "fp8 and fp4 are bf16 with products of 8 or 4 bits, only planned "
-            "so far.",
+            "fp8 is the same with products of layers in 8 bits; on cpu, which "
+            "computes what a GPU would, all else is fp32. fp4 is planned only.",
      .choices = "fp32|bf16|fp8|fp4"},
     {KEY(training.gradient_reduction),
      .doc = "What data replicas send each other gradients of matrices in, to "

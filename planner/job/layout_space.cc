@@ -61,7 +61,8 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
              .precision = space.precision,
              .gradient_reduction = space.gradient_reduction,
              .objective = space.objective,
-             .document_length = space.document_length},
+             .document_length = space.document_length,
+             .gemm_format = space.gemm_format},
             &meshes);
   return meshes;
 }
@@ -242,7 +243,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
       .model = job.model,
       .global_batch = job.training.global_batch,
       .num_devices = num_devices,
-      .precision = PrecisionOf(job.training.precision),
+      .precision = job.precision(),
       .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
       .objective = job.training.minimizes(),
       .document_length =

@@ -55,6 +55,37 @@ absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
   return absl::OkStatus();
 }
 
+// Products of 8-bit copies read rows of whole 16 bytes, and every dim of a
+// layer's products is the length of a row in one of them.
+absl::Status ValidateFloat8(const ModelSpec& model, const Layout& layout) {
+  constexpr int64_t kRowMultiple = 16;
+  const int64_t tensor = layout.tensor;
+  const int64_t heads = model.num_heads / tensor;
+  const int64_t kv_heads = model.num_kv_heads / tensor;
+  const struct {
+    absl::string_view what;
+    int64_t value;
+  } dims[] = {
+      {"model.hidden", model.hidden},
+      {"model.heads x model.head_dim on a tensor rank", heads * model.head_dim},
+      {"(model.heads + 2 x model.kv_heads) x model.head_dim on a tensor rank",
+       (heads + 2 * kv_heads) * model.head_dim},
+      {"model.ffn_hidden on a tensor rank", model.ffn_hidden / tensor},
+      {"model.sequence_length x layout.micro_batch",
+       model.sequence_length * layout.micro_batch},
+  };
+  for (const auto& [what, value] : dims) {
+    if (value % kRowMultiple == 0) continue;
+    const int64_t below = value / kRowMultiple * kRowMultiple;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.precision fp8 needs ", what, " to be a multiple of ",
+        kRowMultiple, ", and it is ", value, "; the nearest that work are ",
+        below > 0 ? absl::StrCat(below, " and ") : "", below + kRowMultiple,
+        ", or set training.precision to bf16"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateDataGroups(const Layout& layout) {
   const int32_t groups = layout.data_groups;
   if (groups == 1) return absl::OkStatus();
@@ -178,8 +209,10 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
         model.num_layers, " layers and each stage needs one; set it to ",
         model.num_layers, " or less"));
   }
-  absl::Status status = ValidateTensor(model, layout);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ValidateTensor(model, layout));
+  if (layout.gemm_format == GemmFormat::kFloat8) {
+    RETURN_IF_ERROR(ValidateFloat8(model, layout));
+  }
   return ValidateBatch(layout, global_batch);
 }
 

@@ -13,19 +13,23 @@ struct DTypeRow {
   int64_t bytes;
 };
 constexpr DTypeRow kDTypes[] = {
-    {DType::kFloat32, "f32", 4},
-    {DType::kFloat64, "f64", 8},
-    {DType::kInt32, "i32", 4},
-    {DType::kBfloat16, "bf16", 2},
+    {DType::kFloat32, "f32", 4},       {DType::kFloat64, "f64", 8},
+    {DType::kInt32, "i32", 4},         {DType::kBfloat16, "bf16", 2},
+    {DType::kFloat8E4m3, "f8e4m3", 1},
 };
 
 using enum FormatId;
 
-// Scales of 8 bits are those of MXFP8, of 4 bits those of NVFP4.
+// Scales of 8 bits are those of MXFP8, of 4 bits those of NVFP4. Our workers'
+// 8-bit copies have one scale a tensor.
 constexpr NumericFormat kFormats[] = {
     {kFloat32, 4, DType::kFloat32, kFloat32},
     {kBfloat16, 2, DType::kBfloat16, kFloat32},
-    {kFloat8, 1, std::nullopt, kFloat32, {.rows = 1, .cols = 32, .bytes = 1}},
+    {kFloat8,
+     1,
+     DType::kFloat8E4m3,
+     kFloat32,
+     {.rows = 1, .cols = 32, .bytes = 1}},
     {kFloat4, 0.5, std::nullopt, kFloat32, {.rows = 1, .cols = 16, .bytes = 1}},
 };
 
@@ -49,7 +53,15 @@ constexpr PrecisionRecipe kRecipes[] = {
      .gemm_format = GemmFormat::kFloat8,
      .activation = kBfloat16,
      .weight = kBfloat16,
-     .product = kFloat8},
+     .product = kFloat8,
+     .backends = {Backend::kCuda}},
+    {.name = "fp8",
+     .precision = Precision::kFloat32,
+     .gemm_format = GemmFormat::kFloat8,
+     .activation = kFloat32,
+     .weight = kFloat32,
+     .product = kFloat8,
+     .backends = {Backend::kCpu}},
     {.name = "fp4",
      .precision = Precision::kBfloat16,
      .gemm_format = GemmFormat::kFloat4,
@@ -89,7 +101,7 @@ std::span<const PrecisionRecipe> PrecisionRecipes() { return kRecipes; }
 const PrecisionRecipe& RecipeOf(Precision precision, GemmFormat format) {
   for (const PrecisionRecipe& recipe : kRecipes) {
     if (recipe.gemm_format == format &&
-        (format != GemmFormat::kAsStored || recipe.precision == precision)) {
+        (recipe.precision == precision || recipe.backends.empty())) {
       return recipe;
     }
   }
@@ -98,19 +110,23 @@ const PrecisionRecipe& RecipeOf(Precision precision, GemmFormat format) {
   return kRecipes[0];
 }
 
-const PrecisionRecipe* FindRecipe(absl::string_view name) {
+const PrecisionRecipe* FindRecipe(absl::string_view name,
+                                  std::optional<Backend> backend) {
+  const PrecisionRecipe* first = nullptr;
   for (const PrecisionRecipe& recipe : kRecipes) {
-    if (name == recipe.name) return &recipe;
+    if (name != recipe.name) continue;
+    if (backend.has_value() && recipe.backends.Has(*backend)) return &recipe;
+    if (first == nullptr) first = &recipe;
   }
-  return nullptr;
+  return first;
 }
 
 const char* PrecisionName(Precision precision) {
   return RecipeOf(precision).name;
 }
 
-Precision PrecisionOf(absl::string_view name) {
-  const PrecisionRecipe* recipe = FindRecipe(name);
+Precision PrecisionOf(absl::string_view name, std::optional<Backend> backend) {
+  const PrecisionRecipe* recipe = FindRecipe(name, backend);
   CHECK(recipe != nullptr) << "unknown precision " << name;
   return recipe->precision;
 }

@@ -18,8 +18,16 @@
 
 namespace millrace {
 
-// The element type of a Program's tensor.
-enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
+// The element type of a Program's tensor. kFloat8E4m3 has 4 bits of exponent
+// and 3 of mantissa, and goes up to 448 (Micikevicius et al., "FP8 Formats for
+// Deep Learning", 2022).
+enum class DType : uint8_t {
+  kFloat32,
+  kFloat64,
+  kInt32,
+  kBfloat16,
+  kFloat8E4m3,
+};
 int64_t DTypeBytes(DType dtype);
 const char* DTypeName(DType dtype);  // "f32".
 
@@ -73,16 +81,21 @@ struct PrecisionRecipe {
   // Whether the optimizer updates master weights, of which kernels read copies.
   constexpr bool has_masters() const { return weight != state; }
 };
+// Several may have one name: backends store what 8-bit products do not read in
+// different formats.
 std::span<const PrecisionRecipe> PrecisionRecipes();
-// A GemmFormat other than kAsStored has one recipe, whatever `precision` is.
+// A format that is planned only has one recipe, whatever `precision` is.
 const PrecisionRecipe& RecipeOf(Precision precision,
                                 GemmFormat format = GemmFormat::kAsStored);
-// Null if no recipe has the name.
-const PrecisionRecipe* FindRecipe(absl::string_view name);
+// Null if no recipe has the name. With a backend, the recipe of that name that
+// the backend runs, or else the first of that name.
+const PrecisionRecipe* FindRecipe(
+    absl::string_view name, std::optional<Backend> backend = std::nullopt);
 
 const char* PrecisionName(Precision precision);  // "fp32", "bf16".
-// The two halves of the recipe with the name. There must be one.
-Precision PrecisionOf(absl::string_view name);
+// The two halves of the recipe that FindRecipe() gives. There must be one.
+Precision PrecisionOf(absl::string_view name,
+                      std::optional<Backend> backend = std::nullopt);
 GemmFormat GemmFormatOf(absl::string_view name);
 
 }  // namespace millrace

@@ -317,16 +317,23 @@ absl::Status CheckGroups(const ProfileCommunication& what, int32_t num_ranks) {
 
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
-    int32_t ranks_per_host, const ProfileBudget& budget) {
+    int32_t ranks_per_host, const ProfileBudget& budget, Backend backend) {
   const LayoutSpace space{
       .model = model,
       .global_batch = training.global_batch,
       .num_devices = num_ranks,
-      .precision = PrecisionOf(training.precision),
+      .precision = PrecisionOf(training.precision, backend),
       .gradient_reduction = PrecisionOf(training.gradient_reduction),
-      .objective = training.minimizes()};
-  const std::vector<Layout> layouts = EnumerateLayouts(space);
+      .objective = training.minimizes(),
+      .gemm_format = GemmFormatOf(training.precision)};
+  std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
+  const size_t num_layouts = layouts.size();
+  for (size_t i = 0; i < num_layouts; ++i) {
+    if (layouts[i].gemm_format == GemmFormat::kAsStored) break;
+    layouts.push_back(layouts[i]);
+    layouts.back().gemm_format = GemmFormat::kAsStored;
+  }
   Collector collector(ranks_per_host);
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);

@@ -74,10 +74,13 @@ inline constexpr ProfileBudget kGpuProfileBudget = {.flops = 2e15,
 // allow on `num_ranks` devices, of which `ranks_per_host` neighbours share a
 // host. Groups on one host are measured among neighbours, groups on several as
 // they lie. It ignores the job's pinned layout, so that one profile serves all
-// layouts. Deterministic. Returns InvalidArgument if there is no layout.
+// layouts. For 8-bit products it also collects the instructions without them,
+// since the search compares the two. Deterministic. Returns InvalidArgument if
+// there is no layout.
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
-    int32_t ranks_per_host, const ProfileBudget& budget = kCpuProfileBudget);
+    int32_t ranks_per_host, const ProfileBudget& budget = kCpuProfileBudget,
+    Backend backend = Backend::kCpu);
 
 // Returns the op of a kind that takes a GPU longest, among those that take no
 // longer than `max_flops` of computing. If there is none, returns the shortest;

@@ -34,7 +34,8 @@ StepMix MixOf(ModelSpec model, const Layout& layout, int64_t num_layers) {
   const bool is_whole = num_layers == model.num_layers;
   model.num_layers = num_layers;
   const Layout alone = {.micro_batch = layout.micro_batch,
-                        .precision = layout.precision};
+                        .precision = layout.precision,
+                        .gemm_format = layout.gemm_format};
   const Graph graph = BuildTrainingGraph(model, alone, /*stage=*/0);
   StepMix mix = {.micro_batch = layout.micro_batch, .ops = {}};
   for (const auto* pass : {&graph.forward, &graph.backward}) {

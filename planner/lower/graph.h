@@ -51,6 +51,8 @@ struct GraphOp {
   std::vector<TensorId> outputs;
   // Another op of the same micro-batch has written the gradient before.
   bool adds_always = false;
+  // Runs in the pass of the first micro-batch; what it writes stays for all.
+  bool first_microbatch_only = false;
   // The bucket (index) whose gradient is complete once the last micro-batch has
   // run this op (under ZeRO-2: once each has); -1: none.
   int32_t completes_bucket = -1;
@@ -75,6 +77,11 @@ struct PersistentLayout {
   // `parameters` ends otherwise. Near one they move by less than bf16 can show.
   TensorId norms = -1;
   TensorId scratch = -1;  // bf16 alone.
+  // Copies of the layers' matrices in 8 bits, as rows and transposed, and for
+  // each matrix unit and amax. Where 8-bit products read parameters that every
+  // rank has whole.
+  TensorId float8_weights = -1;
+  TensorId float8_units = -1;
   // The log-probabilities of answers, [data, T]: of a validation pass of the
   // last stage, where preferences are trained.
   TensorId answers = -1;

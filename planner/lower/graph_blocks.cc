@@ -121,8 +121,18 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
                                              block.norm.output);
       return;
     case LayerStep::kInner:
-      block.inner = builder.EmitLinear(NameOf(op, names.inner), op, block.input,
-                                       block.inner_weight, block.inner_bias);
+      if (op.kind == OpKind::kQuantizeFloat8) {
+        builder.EmitQuantize(NameOf(op, "quantize_input"), op, block.input,
+                             &block.input_copies);
+      } else if (op.kind == OpKind::kFloat8Gemm) {
+        block.inner = builder.EmitFloat8Linear(
+            NameOf(op, names.inner), op, block.input_copies, block.inner_weight,
+            block.inner_bias);
+      } else {
+        block.inner =
+            builder.EmitLinear(NameOf(op, names.inner), op, block.input,
+                               block.inner_weight, block.inner_bias);
+      }
       return;
     case LayerStep::kRope:
       if (op.kind == OpKind::kRope) {
@@ -149,10 +159,21 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
                    {block.outer_input});
       return;
     case LayerStep::kOuter:
-      stream_ = {.residual = block.norm.residual,
-                 .delta = builder.EmitLinear(
-                     NameOf(op, names.outer), op, block.outer_input,
-                     block.outer_weight, block.outer_bias)};
+      if (op.kind == OpKind::kQuantizeFloat8) {
+        builder.EmitQuantize(NameOf(op, "quantize_outer_input"), op,
+                             block.outer_input, &block.outer_input_copies);
+        return;
+      }
+      stream_ = {
+          .residual = block.norm.residual,
+          .delta =
+              op.kind == OpKind::kFloat8Gemm
+                  ? builder.EmitFloat8Linear(
+                        NameOf(op, names.outer), op, block.outer_input_copies,
+                        block.outer_weight, block.outer_bias)
+                  : builder.EmitLinear(NameOf(op, names.outer), op,
+                                       block.outer_input, block.outer_weight,
+                                       block.outer_bias)};
       return;
     case LayerStep::kReduce:
       stream_.delta = builder.EmitTensorReduceScatter(
@@ -199,7 +220,7 @@ TensorId LayerEmitter::EmitBackward(GraphBuilder& builder, TensorId d_stream) {
 TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
                                          std::span<const LayerOp> ops,
                                          TensorId d_stream) {
-  const Block& block = BlockOf(ops.front());
+  Block& block = BlockOf(ops.front());
   const BlockNames& names = NamesOf(ops.front().block);
   // The gradient of this rank's part of the block's output.
   TensorId d_part = d_stream;
@@ -224,6 +245,7 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
 
   TensorId d_inner = -1;
   TensorId d_input = -1;
+  Float8Copies d_output_copies, d_inner_copies;
   GraphOp inner_weight_gradient;
   for (const LayerOp& op : ops) {
     const bool is_weight_gradient = op.phase == Phase::kWeightGradient;
@@ -233,6 +255,16 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
           // This sums the rank's own tokens; reducing over ranks adds the rest.
           builder.Emit(NameOf(op, absl::StrCat(names.outer, "_bias")), op,
                        {d_part}, {block.outer_bias.gradient});
+        } else if (op.kind == OpKind::kQuantizeFloat8) {
+          builder.EmitQuantize(NameOf(op, "quantize_output_gradient"), op,
+                               d_output, &d_output_copies);
+        } else if (op.kind == OpKind::kFloat8Gemm && is_weight_gradient) {
+          builder.Defer(builder.Float8WeightGradient(
+              NameOf(op, absl::StrCat(names.outer, "_weight")), op,
+              d_output_copies, block.outer_input_copies, block.outer_weight));
+        } else if (op.kind == OpKind::kFloat8Gemm) {
+          d_inner = builder.EmitFloat8InputGradient(
+              NameOf(op, names.outer), op, d_output_copies, block.outer_weight);
         } else if (is_weight_gradient) {
           builder.Defer(builder.WeightGradient(
               NameOf(op, absl::StrCat(names.outer, "_weight")), op, d_output,
@@ -253,6 +285,16 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
         if (op.kind == OpKind::kBiasGradient) {
           builder.Emit(NameOf(op, absl::StrCat(names.inner, "_bias")), op,
                        {d_inner}, {block.inner_bias.gradient});
+        } else if (op.kind == OpKind::kQuantizeFloat8) {
+          builder.EmitQuantize(NameOf(op, "quantize_inner_gradient"), op,
+                               d_inner, &d_inner_copies);
+        } else if (op.kind == OpKind::kFloat8Gemm && is_weight_gradient) {
+          inner_weight_gradient = builder.Float8WeightGradient(
+              NameOf(op, absl::StrCat(names.inner, "_weight")), op,
+              d_inner_copies, block.input_copies, block.inner_weight);
+        } else if (op.kind == OpKind::kFloat8Gemm) {
+          d_input = builder.EmitFloat8InputGradient(
+              NameOf(op, names.inner), op, d_inner_copies, block.inner_weight);
         } else if (is_weight_gradient) {
           inner_weight_gradient = builder.WeightGradient(
               NameOf(op, absl::StrCat(names.inner, "_weight")), op, d_inner,

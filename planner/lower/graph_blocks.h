@@ -57,6 +57,9 @@ class LayerEmitter {
     TensorId rstd = -1;         // Reciprocal deviations of these norms.
     TensorId lse = -1;          // Attention's log-sum-exps.
     TensorId outer_input = -1;  // The output of attention or the activation.
+    // Under 8-bit products, copies of `input` and `outer_input`.
+    Float8Copies input_copies;
+    Float8Copies outer_input_copies;
   };
   Block& BlockOf(const LayerOp& op) {
     return blocks_[static_cast<size_t>(op.block)];

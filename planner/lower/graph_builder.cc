@@ -12,6 +12,18 @@
 
 namespace millrace {
 
+namespace {
+
+// Each matrix is there as rows and transposed, with its unit and its amax.
+constexpr int64_t kCopiesOfWeight = 2;
+constexpr int64_t kNumbersOfCopies = 2;
+// Products read units at multiples of 16 bytes.
+constexpr int64_t kElementsOfNumber = 4;
+// Both products of both blocks.
+constexpr int64_t kMatricesOfLayer = 4;
+
+}  // namespace
+
 GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
                            int32_t stage)
     : model_(model), layout_(layout), stage_(stage) {
@@ -31,6 +43,7 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
 }
 
 void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
+  kind_ = kind;
   const bool is_training = kind == ProgramKind::kTraining;
   PersistentLayout& persistent = graph_.persistent;
   auto add = [&](std::string name, int64_t num_elements, DType dtype,
@@ -76,11 +89,32 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
         add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
             DType::kInt32, true);
   }
+  if (layout_.gemm_format == GemmFormat::kFloat8 &&
+      !layout_.shards_parameters()) {
+    const bool is_read = kind != ProgramKind::kPublish;
+    const LayerRange layers = StageLayers(model_, layout_, stage_);
+    persistent.float8_weights =
+        add("float8_weights", kCopiesOfWeight * NumLayerMatrixElements(),
+            DType::kFloat8E4m3, is_read);
+    persistent.float8_units =
+        add("float8_units",
+            kElementsOfNumber * kNumbersOfCopies * kMatricesOfLayer *
+                (layers.end - layers.begin),
+            DType::kFloat32, is_read);
+  }
   if (layout_.trains_preferences() && is_last_stage()) {
     persistent.answers = add("answers", layout_.data * shapes_.num_tokens,
                              DType::kFloat32, kind == ProgramKind::kValidation);
   }
   AddBucketTensors();
+}
+
+int64_t GraphBuilder::NumLayerMatrixElements() const {
+  const LayerRange layers = StageLayers(model_, layout_, stage_);
+  const int64_t width =
+      shapes_.qkv_width() + shapes_.query_width() +
+      (model_.num_inner_projections() + 1) * shapes_.ffn_hidden;
+  return (layers.end - layers.begin) * shapes_.hidden * width;
 }
 
 void GraphBuilder::AddBucketTensors() {
@@ -243,6 +277,119 @@ GraphOp GraphBuilder::WeightGradient(std::string name, const LayerOp& op,
           .name = std::move(name),
           .attributes = op.attributes,
           .inputs = {d_y, x},
+          .outputs = {weight.gradient}};
+}
+
+void GraphBuilder::EmitQuantize(const std::string& name, const LayerOp& op,
+                                TensorId x, Float8Copies* copies) {
+  auto attributes = std::get<QuantizeAttributes>(op.attributes);
+  if (kind_ == ProgramKind::kValidation) attributes.keeps_transposed = false;
+  const auto output = [&](const char* what, size_t i) {
+    return AddOutput(absl::StrCat(name, "/", what), op.kind, attributes, i);
+  };
+  copies->unit = output("unit", 0);
+  GraphOp quantize{.kind = op.kind,
+                   .phase = op.phase,
+                   .name = name,
+                   .attributes = attributes,
+                   .inputs = {x},
+                   .outputs = {copies->unit, output("amax", 1)}};
+  if (attributes.keeps_rows) {
+    copies->rows = output("rows", 2);
+    quantize.outputs.push_back(copies->rows);
+  }
+  if (attributes.keeps_transposed) {
+    copies->transposed = output("transposed", 3);
+    quantize.outputs.push_back(copies->transposed);
+  }
+  Emit(std::move(quantize));
+}
+
+Float8Copies GraphBuilder::CopiesOf(const std::string& product, Phase phase,
+                                    Weight& weight, bool transposed) {
+  const std::string name = absl::StrCat(product, "/quantize_weight");
+  const bool is_persistent = !layout_.shards_parameters();
+  if (is_persistent && weight.copies.unit >= 0) return weight.copies;
+  LayerOp op{.kind = OpKind::kQuantizeFloat8,
+             .phase = phase,
+             .attributes = QuantizeAttributes{
+                 .rows = weight.rows,
+                 .cols = weight.cols,
+                 .keeps_rows = is_persistent || !transposed,
+                 .keeps_transposed = is_persistent || transposed}};
+  if (!is_persistent) {
+    Float8Copies copies;
+    EmitQuantize(name, op, ParameterOf(weight, phase), &copies);
+    return copies;
+  }
+  const PersistentLayout& persistent = graph_.persistent;
+  const int64_t num_elements = weight.rows * weight.cols;
+  const auto view = [&](const char* what, std::vector<int64_t> dims) {
+    const TensorId id =
+        AddView(absl::StrCat(name, "/", what), persistent.float8_weights,
+                num_copied_elements_, std::move(dims));
+    num_copied_elements_ += num_elements;
+    return id;
+  };
+  const auto number = [&](const char* what) {
+    return AddView(absl::StrCat(name, "/", what), persistent.float8_units,
+                   kElementsOfNumber * num_numbers_++, {1});
+  };
+  weight.copies.unit = number("unit");
+  GraphOp quantize{.kind = op.kind,
+                   .phase = phase,
+                   .name = name,
+                   .attributes = op.attributes,
+                   .inputs = {weight.parameter},
+                   .outputs = {weight.copies.unit, number("amax")},
+                   .first_microbatch_only = true};
+  weight.copies.rows = view("rows", {weight.rows, weight.cols});
+  weight.copies.transposed = view("transposed", {weight.cols, weight.rows});
+  quantize.outputs.push_back(weight.copies.rows);
+  if (kind_ == ProgramKind::kValidation) {
+    std::get<QuantizeAttributes>(quantize.attributes).keeps_transposed = false;
+  } else {
+    quantize.outputs.push_back(weight.copies.transposed);
+  }
+  Emit(std::move(quantize));
+  return weight.copies;
+}
+
+TensorId GraphBuilder::EmitFloat8Linear(const std::string& name,
+                                        const LayerOp& op,
+                                        const Float8Copies& x, Weight& weight,
+                                        const Weight& bias) {
+  const Float8Copies copies =
+      CopiesOf(name, op.phase, weight, /*transposed=*/false);
+  const TensorId y = AddOutput(name, op, 0);
+  GraphOp& linear =
+      Emit(name, op, {x.rows, copies.rows, x.unit, copies.unit}, {y});
+  if (std::get<GemmAttributes>(op.attributes).bias) {
+    linear.inputs.push_back(ParameterOf(bias, op.phase));
+  }
+  return y;
+}
+
+TensorId GraphBuilder::EmitFloat8InputGradient(const std::string& name,
+                                               const LayerOp& op,
+                                               const Float8Copies& d_y,
+                                               Weight& weight) {
+  const Float8Copies copies =
+      CopiesOf(name, op.phase, weight, /*transposed=*/true);
+  const TensorId d_x = AddOutput(name, op, 0);
+  Emit(name, op, {d_y.rows, copies.transposed, d_y.unit, copies.unit}, {d_x});
+  return d_x;
+}
+
+GraphOp GraphBuilder::Float8WeightGradient(std::string name, const LayerOp& op,
+                                           const Float8Copies& d_y,
+                                           const Float8Copies& x,
+                                           const Weight& weight) {
+  return {.kind = op.kind,
+          .phase = op.phase,
+          .name = std::move(name),
+          .attributes = op.attributes,
+          .inputs = {d_y.transposed, x.transposed, d_y.unit, x.unit},
           .outputs = {weight.gradient}};
 }
 

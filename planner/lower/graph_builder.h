@@ -36,6 +36,13 @@ struct StageShapes {
   }
 };
 
+// The outputs of kQuantizeFloat8; -1 for what it does not write.
+struct Float8Copies {
+  TensorId unit = -1;        // [1]
+  TensorId rows = -1;        // [R, F]
+  TensorId transposed = -1;  // [F, R]
+};
+
 // A matrix [rows, cols] of parameters and its gradient. The backward pass reads
 // `backward_parameter`: under ZeRO-3 each pass gathers parameters anew.
 struct Weight {
@@ -44,6 +51,8 @@ struct Weight {
   TensorId gradient = -1;
   int64_t rows = 0;
   int64_t cols = 0;
+  // Made once a step, for all passes; not under ZeRO-3.
+  Float8Copies copies = {};
 };
 
 // One bucket's views into the flat buffers: all of it, or the rank's slice
@@ -134,6 +143,23 @@ class GraphBuilder {
   static GraphOp WeightGradient(std::string name, const LayerOp& op,
                                 TensorId d_y, TensorId x, const Weight& weight);
 
+  // Copies of x in 8 bits: those that the op's attributes keep, without the
+  // transposed ones where no backward pass reads them. Replaces in `copies`
+  // what it writes.
+  void EmitQuantize(const std::string& name, const LayerOp& op, TensorId x,
+                    Float8Copies* copies);
+  // The same products of copies. `product` names the weight's copies, which are
+  // made here where the pass has none yet.
+  TensorId EmitFloat8Linear(const std::string& name, const LayerOp& op,
+                            const Float8Copies& x, Weight& weight,
+                            const Weight& bias);
+  TensorId EmitFloat8InputGradient(const std::string& name, const LayerOp& op,
+                                   const Float8Copies& d_y, Weight& weight);
+  static GraphOp Float8WeightGradient(std::string name, const LayerOp& op,
+                                      const Float8Copies& d_y,
+                                      const Float8Copies& x,
+                                      const Weight& weight);
+
   // [S, H] -> [T, H] over the tensor axis, and back by summing.
   TensorId EmitTensorGather(const std::string& name, const LayerOp& op,
                             TensorId shard);
@@ -178,6 +204,11 @@ class GraphBuilder {
   Graph Build() && { return std::move(graph_); }
 
  private:
+  // Copies of the weight for an op of this phase, as rows or transposed.
+  Float8Copies CopiesOf(const std::string& product, Phase phase, Weight& weight,
+                        bool transposed);
+  // Elements of all matrices of the stage's layers.
+  int64_t NumLayerMatrixElements() const;
   void AddBucketTensors();
   // Whether the tensor is a part of the bucket's gradients.
   bool IsGradientOf(size_t bucket, TensorId tensor) const;
@@ -197,12 +228,17 @@ class GraphBuilder {
   const ModelSpec& model_;
   const Layout& layout_;
   const int32_t stage_;
+  ProgramKind kind_ = ProgramKind::kTraining;
   StageShapes shapes_;
   Graph graph_;
   std::vector<GraphOp>* ops_ = nullptr;
   std::vector<GraphOp> deferred_;
   bool holds_deferred_ = false;
   std::vector<BucketTensors> bucket_tensors_;
+  // How many elements of the persistent 8-bit copies, and how many units and
+  // amaxes, are taken.
+  int64_t num_copied_elements_ = 0;
+  int64_t num_numbers_ = 0;
 };
 
 }  // namespace millrace

@@ -225,6 +225,7 @@ class Lowering {
         EmitGather(op, pass.microbatch_idx);
         continue;
       }
+      if (op.first_microbatch_only && pass.microbatch_idx != 0) continue;
       if (pass.kind == ChunkPassKind::kInputGradient &&
           op.phase == Phase::kWeightGradient) {
         continue;

@@ -136,6 +136,7 @@ void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile) {
                                 .k = f[2],
                                 .trans_a = f[3] != 0,
                                 .trans_b = f[4] != 0,
+                                .is_float8 = shape.kind == OpKind::kFloat8Gemm,
                                 .seconds = seconds});
       return;
     case ProfileTable::kAttention:

@@ -5,6 +5,7 @@
 //   FromZero  an integer that may be 0
 //   Later     a number that older files do not have
 //   IfAbove   an integer that is left out where it is not above the first one
+//   IfSet     a boolean that is left out where it is false
 //   Settings  text of words NAME=INTEGER
 //   Optional  a section or table that a file may leave out
 
@@ -32,6 +33,7 @@ void VisitFields(Visitor& visit, GemmTime& time) {
   visit("k", time.k);
   visit("trans_a", time.trans_a);
   visit("trans_b", time.trans_b);
+  visit.IfSet("float8", time.is_float8);
   visit("seconds", time.seconds);
 }
 

@@ -63,6 +63,10 @@ class ProfileReader {
     if (map_.Find(key) != nullptr) return Integer(key, least, &value);
     map_.Entry(key, Need::kOptional, "");
   }
+  void IfSet(const char* key, bool& value) {
+    if (map_.Find(key) != nullptr) return (*this)(key, value);
+    map_.Entry(key, Need::kOptional, "");
+  }
   // Reads words such as "threads=256 stages=2".
   void Settings(const char* key, std::string& value) {
     constexpr absl::string_view kExpected = "words NAME=INTEGER";
@@ -220,6 +224,9 @@ class ProfileWriter {
   void Later(const char* key, double& value) { (*this)(key, value); }
   void IfAbove(int64_t least, const char* key, int64_t& value) {
     if (value > least) (*this)(key, value);
+  }
+  void IfSet(const char* key, bool& value) {
+    if (value) (*this)(key, value);
   }
   void Settings(const char* key, std::string& value) { (*this)(key, value); }
   void operator()(const char* key, bool& value) {

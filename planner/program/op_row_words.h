@@ -37,6 +37,9 @@ constexpr OperandSpec Int32(const char* name, Dims dims) {
 constexpr OperandSpec Bfloat16(const char* name, Dims dims) {
   return {ElementRole::kBfloat16, name, dims};
 }
+constexpr OperandSpec Float8(const char* name, Dims dims) {
+  return {ElementRole::kFloat8, name, dims};
+}
 constexpr OperandSpec OfAttributes(const char* name, Dims dims) {
   return {ElementRole::kOfAttributes, name, dims};
 }

@@ -166,6 +166,37 @@ constexpr OpDescriptor kOpRows[] = {
                      .Added(Addition::kWhereAttributesSay)},
      .flops = 2 * m * n * k},
 
+    // Copies of x with the scale by which its largest magnitude, amax, becomes
+    // the format's largest number. amax is taken first, so x is read twice.
+    {.kind = OpKind::kQuantizeFloat8,
+     .name = "quantize_float8",
+     .attributes = kAttributesIndex<QuantizeAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
+     .recompute = Recompute::kNorm | Recompute::kQkv | Recompute::kAttention |
+                  Recompute::kOutput | Recompute::kGateUp |
+                  Recompute::kActivation,
+     .inputs = {Activation("x", {R, F}).Moves(2 * R * F).JustWritten()},
+     .outputs = {Float32("unit", {1}).NotCounted(),
+                 Float32("amax", {1}).NotCounted(),
+                 Float8("rows", {R, F}).If(Presence::kWithRows),
+                 Float8("transposed", {F, R}).If(Presence::kWithTransposed)}},
+    // c = a_unit b_unit a b^T, plus the bias in each row.
+    {.kind = OpKind::kFloat8Gemm,
+     .name = "float8_gemm",
+     .attributes = kAttributesIndex<GemmAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
+                Phase::kWeightGradient},
+     .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
+     .profile = ProfileTable::kGemms,
+     .fills_device = true,
+     .inputs = {Float8("a", {m, k}).JustWritten(), Float8("b", {n, k}),
+                Float32("a_unit", {1}).NotCounted(),
+                Float32("b_unit", {1}).NotCounted(),
+                Activation("bias", {n}).NotCounted().If(Presence::kWithBias)},
+     .outputs = {OperandSpec(ElementRole::kGemmOutput, "c", {m, n})
+                     .Added(Addition::kWhereAttributesSay)},
+     .flops = 2 * m * n * k},
+
     // R counts tokens.
     {.kind = OpKind::kBiasGradient,
      .name = "bias_gradient",
@@ -382,7 +413,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Phase::kWeightGradient, Phase::kParameterGather,
                 Phase::kGradientReduce},
      .lane = LaneRule::kOfGroup,
-     .recompute = Recompute::kQkv | Recompute::kGateUp,
+     .recompute = Recompute::kNorm | Recompute::kQkv | Recompute::kGateUp,
      .profile = ProfileTable::kCommunication,
      .inputs = {OfAttributes("shard", {S}).NotCounted()},
      .outputs = {OfAttributes("full", {E}).MayBe(0)}},

@@ -48,6 +48,10 @@ class LetterWriter {
     Set(SizeLetter::kRows, a.rows);
     Set(SizeLetter::kCols, a.cols);
   }
+  void operator()(const QuantizeAttributes& a) {
+    Set(SizeLetter::kRows, a.rows);
+    Set(SizeLetter::kCols, a.cols);
+  }
   void operator()(const CollectiveAttributes& a) {
     Set(SizeLetter::kElements, a.num_elements);
     Set(SizeLetter::kShare, Share(a.num_elements, GroupSize(layout_, a.group)));
@@ -142,6 +146,10 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
       return std::get<VocabAttributes>(attributes).keeps_logits;
     case Presence::kWithBias:
       return std::get<GemmAttributes>(attributes).bias;
+    case Presence::kWithRows:
+      return std::get<QuantizeAttributes>(attributes).keeps_rows;
+    case Presence::kWithTransposed:
+      return std::get<QuantizeAttributes>(attributes).keeps_transposed;
     case Presence::kWithPreferences:
       return layout.trains_preferences();
   }
@@ -180,6 +188,8 @@ DType OperandType(const OperandSpec& spec, const Layout& layout,
       return DType::kInt32;
     case ElementRole::kBfloat16:
       return DType::kBfloat16;
+    case ElementRole::kFloat8:
+      return DType::kFloat8E4m3;
     case ElementRole::kOfAttributes:
       return OfAttributes(attributes);
     case ElementRole::kWorkspace:

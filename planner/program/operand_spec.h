@@ -120,6 +120,7 @@ enum class ElementRole : uint8_t {
   kFloat64,
   kInt32,
   kBfloat16,
+  kFloat8,        // e4m3.
   kOfAttributes,  // The dtype of a collective's or transfer's attributes.
   kAny,           // Any type. Prices and measurements assume fp32.
   // Memory that only the kernel reads. In fp32: floats of the given dims. In
@@ -134,6 +135,8 @@ enum class Presence : uint8_t {
   kWithMasterWeights,  // In bf16.
   kWithKeptLogits,     // Where the attributes have keeps_logits.
   kWithBias,           // Where a product's attributes have bias.
+  kWithRows,           // Where QuantizeAttributes have keeps_rows.
+  kWithTransposed,     // Where they have keeps_transposed.
   kWithPreferences,    // Where the layout trains preferences.
 };
 

@@ -115,6 +115,12 @@ std::string ToString(const CollectiveAttributes& a) {
                       a.of_slice ? " of_slice" : "");
 }
 
+std::string ToString(const QuantizeAttributes& a) {
+  return absl::StrCat("rows ", a.rows, " cols ", a.cols,
+                      Flag(a.keeps_rows, "keeps_rows"),
+                      Flag(a.keeps_transposed, "keeps_transposed"));
+}
+
 std::string ToString(const TransferAttributes& a) {
   return absl::StrCat(
       a.direction == Direction::kToNext ? "to_next" : "to_previous",

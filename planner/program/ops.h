@@ -6,7 +6,9 @@
 //
 // Under Precision::kBfloat16 activations, their gradients, logits and
 // parameters are bf16; rstd, lse, stats, weights of norms and gradients of
-// parameters stay fp32.
+// parameters stay fp32. Under GemmFormat::kFloat8 the products of layers are
+// kFloat8Gemm, of copies in 8 bits with one scale a tensor; all other tensors
+// stay as they are. A copy's unit is the value of its stored number one.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OPS_H_
 #define MILLRACE_PLANNER_PROGRAM_OPS_H_
@@ -41,6 +43,8 @@ enum class OpKind : uint8_t {
   kLayerNormBackward,         // Gradients of the stream, weight and bias.
   kAdd,                       // The sum of two tensors.
   kGemm,                      // A matrix product, with a bias if there is one.
+  kQuantizeFloat8,            // Copies in 8 bits, and their unit.
+  kFloat8Gemm,                // A matrix product of such copies.
   kBiasGradient,              // The sum of a product's gradient over tokens.
   kRope,                      // Rotary positions, in place.
   kQkNormRopeForward,         // The norm of each head, then rotary positions.
@@ -135,7 +139,9 @@ struct NormAttributes {
                          const NormAttributes&) = default;
 };
 // c[m, n] = op(a)[m, k] op(b)[k, n], op(x) = transpose when trans_x: a is then
-// stored [k, m], b [n, k].
+// stored [k, m], b [n, k]. kFloat8Gemm states the same product, but reads
+// copies [m, k] and [n, k] in either case: tensor cores take 8 bits along k
+// only.
 struct GemmAttributes {
   int64_t m, n, k;
   bool trans_a = false;
@@ -150,6 +156,9 @@ struct GemmAttributes {
 // The type of c: fp32 where weight gradients add up (those alone have trans_a),
 // else as activations are.
 DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
+// Whether a product is of the forward pass, run there or recomputed. Those
+// alone have trans_b.
+inline bool IsOfForwardPass(const GemmAttributes& gemm) { return gemm.trans_b; }
 struct AttentionAttributes {
   int64_t num_sequences, sequence_length;
   int64_t num_heads, num_kv_heads, head_dim;  // On this tensor rank.
@@ -195,6 +204,14 @@ struct CollectiveAttributes {
   bool of_slice = false;
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
+};
+// kQuantizeFloat8.
+struct QuantizeAttributes {
+  int64_t rows, cols;
+  bool keeps_rows = true;        // Writes the copy [rows, cols].
+  bool keeps_transposed = true;  // Writes the copy [cols, rows].
+  friend bool operator==(const QuantizeAttributes&,
+                         const QuantizeAttributes&) = default;
 };
 enum class Direction : uint8_t { kToNext, kToPrevious };  // Stage.
 struct TransferAttributes {
@@ -270,7 +287,7 @@ using OpAttributes =
                  AttentionAttributes, ElementwiseAttributes,
                  CollectiveAttributes, TransferAttributes, OptimizerAttributes,
                  GroupedGemmAttributes, GeneralAttentionAttributes,
-                 TrafficAttributes, ExchangeAttributes>;
+                 TrafficAttributes, ExchangeAttributes, QuantizeAttributes>;
 
 // "m 512 n 768 k 256 trans_b accumulate": for printing and hashing.
 std::string AttributesToString(const OpAttributes& attributes);

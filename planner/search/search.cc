@@ -43,8 +43,10 @@ absl::Status CheckPrices(const SearchInput& input, const LayoutSpace& space,
                          const CostModel& cost) {
   const HardwareProfile& profile = cost.profile();
   if (!input.allows_plan_only) {
-    return CheckProfile(
-        {.data = space.num_devices, .precision = space.precision}, cost);
+    return CheckProfile({.data = space.num_devices,
+                         .precision = space.precision,
+                         .gemm_format = space.gemm_format},
+                        cost);
   }
   if (space.precision != profile.precision) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -76,7 +78,10 @@ int32_t DevicesPerNode(const HardwareProfile& profile) {
 SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
                     int64_t most_microbatches, const CostModel& cost) {
   const bool lowers = input.simulates && input.lowers &&
-                      CheckProfile({.precision = space.precision}, cost).ok();
+                      CheckProfile({.precision = space.precision,
+                                    .gemm_format = space.gemm_format},
+                                   cost)
+                          .ok();
   std::optional<LayoutSpace> executable = ExecutableSpace(space);
   if (!input.allows_plan_only) {
     // Without executable layouts the search says so and looks no further.
@@ -377,8 +382,9 @@ absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   RETURN_IF_ERROR(CheckPrices(input, space, cost));
   ASSIGN_OR_RETURN(StepModel model, StepModel::Create(space.model, cost,
                                                       ImplementationOf(false)));
-  RETURN_IF_ERROR(model.CheckPrices(
-      {.data = space.num_devices, .precision = space.precision}));
+  RETURN_IF_ERROR(model.CheckPrices({.data = space.num_devices,
+                                     .precision = space.precision,
+                                     .gemm_format = space.gemm_format}));
   StepModel outermost = model.WithPipelineOutermost();
   space.recomputes = [&model](const Layout& layout) {
     return model.Recomputes(layout);

@@ -11,7 +11,7 @@ import torch
 
 from millrace._library import Error, open_library
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _MAX_LOGITS_BYTES = 1 << 30
 _MAX_WORKSPACE_BYTES = 32 << 20
 _library = None

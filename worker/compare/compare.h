@@ -32,10 +32,10 @@ struct Tolerance {
   double max_error;
 };
 
-// `output` is that of the GPU, whose Program has `precision`. compare.cc says
+// `output` is that of the GPU, whose Program has the recipe. compare.cc says
 // what each follows from.
-Tolerance ToleranceOf(CompareMode mode, Precision precision, OpKind kind,
-                      DType output);
+Tolerance ToleranceOf(CompareMode mode, const PrecisionRecipe& recipe,
+                      OpKind kind, DType output);
 
 struct OutputComparison {
   InstructionId instruction;
@@ -53,6 +53,7 @@ struct OutputComparison {
 struct Comparison {
   CompareMode mode;
   Precision precision;
+  GemmFormat gemm_format;
   std::vector<OutputComparison> outputs;  // In the Program's order.
   // Each backend's own step, so only in mode kChained; nats per token.
   double cpu_loss, gpu_loss;

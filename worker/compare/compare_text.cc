@@ -75,7 +75,8 @@ std::map<OpKind, Worst> WorstByKind(const Comparison& comparison) {
 std::string ComparisonToText(const Comparison& comparison) {
   std::string text = absl::StrFormat(
       "%s, %s on the GPU against fp32 on the CPU, %d outputs\n",
-      CompareModeName(comparison.mode), PrecisionName(comparison.precision),
+      CompareModeName(comparison.mode),
+      RecipeOf(comparison.precision, comparison.gemm_format).name,
       comparison.outputs.size());
   if (comparison.mode == CompareMode::kChained) {
     absl::StrAppendFormat(&text,
@@ -111,8 +112,10 @@ std::string ComparisonToText(const Comparison& comparison) {
 }
 
 std::string ComparisonToJson(const Comparison& comparison) {
-  OrderedJson json = {{"mode", CompareModeName(comparison.mode)},
-                      {"precision", PrecisionName(comparison.precision)}};
+  OrderedJson json = {
+      {"mode", CompareModeName(comparison.mode)},
+      {"precision",
+       RecipeOf(comparison.precision, comparison.gemm_format).name}};
   if (comparison.mode == CompareMode::kChained) {
     json["cpu_loss"] = Number(comparison.cpu_loss);
     json["gpu_loss"] = Number(comparison.gpu_loss);

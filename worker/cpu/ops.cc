@@ -9,8 +9,9 @@
 namespace millrace {
 const CpuBinders& AllCpuBinders() {
   static const CpuBinders* const kBinders = [] {
-    auto* binders = new CpuBinders("cpu", {"fp32"});
+    auto* binders = new CpuBinders("cpu", {"fp32", "fp8"});
     RegisterLayerOps(*binders);
+    RegisterFloat8Ops(*binders);
     RegisterVocabularyOps(*binders);
     RegisterStepOps(*binders);
     RegisterCommunicationOps(*binders);

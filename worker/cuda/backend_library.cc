@@ -173,21 +173,20 @@ class LibraryBackend final : public CudaBackend {
         const ProfileRequest request,
         BuildProfileRequest(options.job.model, options.job.training,
                             options.num_ranks, options.ranks_per_host,
-                            kGpuProfileBudget));
+                            kGpuProfileBudget, Backend::kCuda));
     ASSIGN_OR_RETURN(const std::string device, CurrentDeviceName());
     ASSIGN_OR_RETURN(CudaChoices shipped, ChoicesFor({}, device));
     InstallTuning(shipped.kernels);
     ASSIGN_OR_RETURN(
         HardwareProfile profile,
-        MeasureCudaRequest(
-            request, {.precision = PrecisionOf(options.job.training.precision),
-                      .num_ranks = options.num_ranks,
-                      .ranks_per_host = options.ranks_per_host,
-                      .rank = options.rank,
-                      .store = store,
-                      .algorithms = std::move(shipped.products),
-                      .tune = !options.tune_command.empty(),
-                      .time_budget = options.time_budget}));
+        MeasureCudaRequest(request, {.precision = options.job.precision(),
+                                     .num_ranks = options.num_ranks,
+                                     .ranks_per_host = options.ranks_per_host,
+                                     .rank = options.rank,
+                                     .store = store,
+                                     .algorithms = std::move(shipped.products),
+                                     .tune = !options.tune_command.empty(),
+                                     .time_budget = options.time_budget}));
     profile.name = devices.machine;
     profile.provenance = {
         .machine = devices.machine,

@@ -185,6 +185,11 @@ void FillOperands(const Program& program, const Arenas& arenas) {
             std::bit_cast<uint32_t>(0.01f * static_cast<float>(1 + i % 7)) >>
             16);
       }
+    } else if (DTypeBytes(buffer.dtype) == 1) {
+      // Small numbers in either 8-bit format.
+      for (int64_t i = 0; i < count; ++i) {
+        data[i] = static_cast<std::byte>(0x20 + i % 7);
+      }
     } else {
       std::fill(reinterpret_cast<double*>(data),
                 reinterpret_cast<double*>(data) + count, 0.0);

@@ -68,6 +68,10 @@ absl::StatusOr<const float*> KernelCache::RopeTable(
   return reinterpret_cast<const float*>(found->second.data());
 }
 
+void KernelCache::ReserveScratch(int64_t bytes) {
+  scratch_bytes_ = std::max(scratch_bytes_, bytes);
+}
+
 absl::Status KernelCache::AllocateScratch() {
   ASSIGN_OR_RETURN(MemoryBlock scratch, MemoryBlock::Allocate(scratch_bytes_));
   scratch_ = std::make_unique<MemoryBlock>(std::move(scratch));

@@ -51,6 +51,8 @@ class KernelCache {
       const VocabAttributes& attributes, int64_t vocab_begin);
   absl::StatusOr<const float*> RopeTable(const AttentionAttributes& attributes);
 
+  // Makes the scratch memory at least so large.
+  void ReserveScratch(int64_t bytes);
   // Call when everything is bound, before anything runs.
   absl::Status AllocateScratch();
   // 64-byte aligned; null before AllocateScratch().

@@ -15,6 +15,23 @@ struct Bf16 {
   explicit operator float() const { return DecodeBf16(bits); }
 };
 
+// The bits of an e4m3, with its conversions.
+struct Float8E4m3 {
+  uint8_t bits;
+
+  Float8E4m3() = default;
+  explicit Float8E4m3(float value)
+      : bits(EncodeFloat8(value, Float8Format::kE4m3)) {}
+  explicit operator float() const {
+    return DecodeFloat8(bits, Float8Format::kE4m3);
+  }
+};
+
+template <typename T>
+void RoundAll(std::vector<float>* values) {
+  for (float& value : *values) value = static_cast<float>(T(value));
+}
+
 template <typename T>
 std::vector<float> Widen(const std::byte* memory, int64_t num_elements) {
   const T* stored = reinterpret_cast<const T*>(memory);
@@ -75,6 +92,8 @@ std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
       return Widen<int32_t>(memory, num_elements);
     case DType::kBfloat16:
       return Widen<Bf16>(memory, num_elements);
+    case DType::kFloat8E4m3:
+      return Widen<Float8E4m3>(memory, num_elements);
   }
   return {};
 }
@@ -90,12 +109,20 @@ void ValuesToMemory(const std::vector<float>& values, DType dtype,
       return Narrow<int32_t>(values, memory);
     case DType::kBfloat16:
       return Narrow<Bf16>(values, memory);
+    case DType::kFloat8E4m3:
+      return Narrow<Float8E4m3>(values, memory);
   }
 }
 
 void RoundTo(DType dtype, std::vector<float>* values) {
-  if (dtype != DType::kBfloat16) return;
-  for (float& value : *values) value = static_cast<float>(Bf16(value));
+  switch (dtype) {
+    case DType::kBfloat16:
+      return RoundAll<Bf16>(values);
+    case DType::kFloat8E4m3:
+      return RoundAll<Float8E4m3>(values);
+    default:
+      return;
+  }
 }
 
 }  // namespace millrace

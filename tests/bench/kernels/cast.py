@@ -10,7 +10,7 @@ ToBf16 = struct("ToBf16", ("y", "ptr"), ("x", "ptr"), ("num_elements", "i64"),
 ToFloat = struct("ToFloat", ("y", "ptr"), ("x", "ptr"), ("num_elements", "i64"))
 Quantize = struct("Quantize", ("y", "ptr"), ("y_transposed", "ptr"), ("amax", "ptr"),
                   ("x", "ptr"), ("x_row_stride", "i64"), ("rows", "i64"), ("columns", "i64"),
-                  ("scale", "ptr"), ("e5m2", "i64"))
+                  ("scale", "ptr"), ("e5m2", "i64"), ("scale_of_amax", "ptr"), ("unit", "ptr"))
 
 ELEMENTS = 1 << 28
 ROWS, COLUMNS = 16384, 14336
@@ -57,7 +57,8 @@ def run(bench):
     scale = torch.full((1,), 64.0, device="cuda")
     quantize = bench.library.function("millrace_quantize_fp8_bf16")
     args = lambda transposed: Quantize(pointer(y), pointer(transposed), pointer(amax),
-                                       pointer(x), COLUMNS, ROWS, COLUMNS, pointer(scale), 0)
+                                       pointer(x), COLUMNS, ROWS, COLUMNS, pointer(scale), 0,
+                                       None, None)
     both, rows = args(y_transposed), args(None)
     quantize(both)
     expected = (x.float() * scale).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)

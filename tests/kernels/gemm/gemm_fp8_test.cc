@@ -58,6 +58,8 @@ TEST_P(GemmFp8Test, MatchesFp64) {
   DeviceBuffer<uint8_t> device_b = ToDevice(b.bits);
   DeviceBuffer<float> device_a_scale = ToDevice(std::vector<float>{a_scale});
   DeviceBuffer<float> device_b_scale = ToDevice(std::vector<float>{b_scale});
+  const Bf16s bias = RandomNormals().Bits(shape.n);
+  DeviceBuffer<uint16_t> device_bias = ToDevice(bias);
   const float before = shape.accumulate ? 7.0f : std::nanf("");
   const int64_t count = shape.m * c_stride;
   DeviceBuffer<float> fp32 = ToDevice(std::vector<float>(count, before));
@@ -73,6 +75,7 @@ TEST_P(GemmFp8Test, MatchesFp64) {
        .b = device_b.data(),
        .a_scale = device_a_scale.data(),
        .b_scale = device_b_scale.data(),
+       .bias = shape.bias ? device_bias.data() : nullptr,
        .workspace = workspace->data()},
       nullptr);
   ASSERT_TRUE(status.ok()) << status;
@@ -88,6 +91,7 @@ TEST_P(GemmFp8Test, MatchesFp64) {
       }
       expected *= a_scale * b_scale;
       if (shape.accumulate) expected += before;
+      if (shape.bias) expected += FromBf16(bias[j]);
       const int64_t at = i * c_stride + j;
       const double actual = shape.fp32_output ? wide[at] : FromBf16(narrow[at]);
       ASSERT_NEAR(actual, expected,
@@ -103,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
         GemmFp8Shape{.m = 128, .n = 256, .k = 128},
         GemmFp8Shape{.m = 200, .n = 264, .k = 176, .fast_accumulation = true},
         GemmFp8Shape{.m = 72, .n = 128, .k = 64, .a_is_e5m2 = true},
+        GemmFp8Shape{.m = 136, .n = 192, .k = 96, .bias = true},
         GemmFp8Shape{.m = 96, .n = 48, .k = 2048, .b_is_e5m2 = true},
         GemmFp8Shape{.m = 80,
                      .n = 96,
@@ -128,6 +133,8 @@ TEST(GemmFp8PlanTest, RefusesWhatItCannotDo) {
   refuse({.m = 16, .n = 16, .k = 32, .b_stride = 16}, "strides 32, 16 and 16");
   refuse({.m = 16, .n = 16, .k = 16, .a_is_e5m2 = true, .b_is_e5m2 = true},
          "at least one operand is e4m3");
+  refuse({.m = 16, .n = 16, .k = 16, .fp32_output = true, .bias = true},
+         "a bias needs an output in bf16");
 }
 
 }  // namespace

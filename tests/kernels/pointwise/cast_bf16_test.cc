@@ -231,6 +231,103 @@ TEST(QuantizeEdgeTest, ShowsNan) {
   EXPECT_TRUE(std::isnan(DecodeFloat8(bits[1], Float8Format::kE4m3)));
 }
 
+// Goal: with the scale chosen by an amax on the device, values and unit are
+// those of Float8Scale() and Float8Unit() on a CPU, to the bit. Method: amaxes
+// of all kinds; what is not finite makes every value NaN.
+TEST(QuantizeEdgeTest, ChoosesTheScaleByAmax) {
+  constexpr int64_t kRows = 40;
+  constexpr int64_t kColumns = 72;
+  RandomNormals random;
+  const Bf16s x = random.Bits(kRows * kColumns);
+  const std::vector<float> values = FromBf16(x);
+  DeviceBuffer<uint16_t> device_x = ToDevice(x);
+  for (const Float8Format format : {Float8Format::kE4m3, Float8Format::kE5m2}) {
+    for (const float amax :
+         {3.7f, 0.0f, 1e-38f, 3e38f, 1.0f / 3.0f, kInfinity, kNan}) {
+      SCOPED_TRACE(absl::StrCat("amax ", amax));
+      std::vector<uint8_t> y(x.size()), y_transposed(x.size());
+      QuantizeFloat8Reference({.y = y.data(),
+                               .y_transposed = y_transposed.data(),
+                               .amax = nullptr,
+                               .x = values.data(),
+                               .rows = kRows,
+                               .columns = kColumns,
+                               .scale = Float8Scale(amax, format),
+                               .format = format});
+      DeviceBuffer<uint8_t> device_y = ToDevice(std::vector<uint8_t>(x.size()));
+      DeviceBuffer<uint8_t> device_transposed =
+          ToDevice(std::vector<uint8_t>(x.size()));
+      DeviceBuffer<float> device_amax = ToDevice(std::vector<float>{amax});
+      DeviceBuffer<float> unit = PoisonedFloats(1);
+      ASSERT_TRUE(
+          LaunchQuantizeFloat8Bf16({.y = device_y.data(),
+                                    .y_transposed = device_transposed.data(),
+                                    .amax = nullptr,
+                                    .x = device_x.data(),
+                                    .x_row_stride = kColumns,
+                                    .rows = kRows,
+                                    .columns = kColumns,
+                                    .scale = nullptr,
+                                    .scale_of_amax = device_amax.data(),
+                                    .unit = unit.data(),
+                                    .format = format},
+                                   nullptr)
+              .ok());
+      const float expected_unit = Float8Unit(amax, format);
+      const float actual_unit = ToHost(unit)[0];
+      if (std::isnan(expected_unit)) {
+        EXPECT_TRUE(std::isnan(actual_unit));
+        for (const uint8_t bits : ToHost(device_y)) {
+          ASSERT_TRUE(std::isnan(DecodeFloat8(bits, format)));
+        }
+      } else {
+        EXPECT_EQ(actual_unit, expected_unit);
+        EXPECT_EQ(ToHost(device_y), y);
+        EXPECT_EQ(ToHost(device_transposed), y_transposed);
+      }
+    }
+  }
+}
+
+// Goal: amax is the largest magnitude inside the rows, for any shape at any
+// address, also of what was there before; NaN shows. Method: the gaps between
+// rows hold NaN; the largest value moves through the matrix.
+TEST_P(QuantizeTest, FindsTheLargestMagnitude) {
+  const Shape shape = GetParam();
+  const int64_t size = shape.rows * shape.columns;
+  const int64_t stride = shape.columns + shape.padding;
+  RandomNormals random;
+  const Bf16s x = random.Bits(size);
+  for (const int64_t place : {int64_t{0}, size / 3, size - 1}) {
+    Bf16s spread(shape.offset + shape.rows * stride, kNanBf16);
+    float expected = 0.0f;
+    for (int64_t i = 0; i < size; ++i) {
+      const uint16_t value = i == place ? ToBf16(-9.5f) : x[i];
+      expected = std::fmax(expected, std::fabs(FromBf16(value)));
+      spread[shape.offset + i / shape.columns * stride + i % shape.columns] =
+          value;
+    }
+    DeviceBuffer<uint16_t> device_x = ToDevice(spread);
+    const auto find = [&](const DeviceBuffer<uint16_t>& from, float before) {
+      DeviceBuffer<float> amax = ToDevice(std::vector<float>{before});
+      const absl::Status status =
+          LaunchAmaxBf16({.amax = amax.data(),
+                          .x = from.data() + shape.offset,
+                          .x_row_stride = stride,
+                          .rows = shape.rows,
+                          .columns = shape.columns},
+                         nullptr);
+      EXPECT_TRUE(status.ok()) << status;
+      return ToHost(amax)[0];
+    };
+    EXPECT_EQ(find(device_x, 0.0f), expected);
+    EXPECT_EQ(find(device_x, 100.0f), 100.0f);
+    spread[shape.offset + place / shape.columns * stride +
+           place % shape.columns] = kNanBf16;
+    EXPECT_TRUE(std::isnan(find(ToDevice(spread), 0.0f)));
+  }
+}
+
 TEST(QuantizeEdgeTest, RefusesWhatCannotBe) {
   auto refuse = [](QuantizeFloat8Bf16Args args) {
     EXPECT_EQ(LaunchQuantizeFloat8Bf16(args, nullptr).code(),
@@ -239,6 +336,25 @@ TEST(QuantizeEdgeTest, RefusesWhatCannotBe) {
   refuse({.x_row_stride = 8, .rows = -1, .columns = 8});
   refuse({.x_row_stride = 8, .rows = 1, .columns = 0});
   refuse({.x_row_stride = 7, .rows = 1, .columns = 8});
+  float number = 1.0f;
+  refuse({.x_row_stride = 8,
+          .rows = 1,
+          .columns = 8,
+          .scale = &number,
+          .scale_of_amax = &number});
+  refuse({.amax = &number,
+          .x_row_stride = 8,
+          .rows = 1,
+          .columns = 8,
+          .scale_of_amax = &number});
+  refuse({.x_row_stride = 8, .rows = 1, .columns = 8, .unit = &number});
+  auto refuse_amax = [](AmaxBf16Args args) {
+    EXPECT_EQ(LaunchAmaxBf16(args, nullptr).code(),
+              absl::StatusCode::kInvalidArgument);
+  };
+  refuse_amax({.x_row_stride = 8, .rows = -1, .columns = 8});
+  refuse_amax({.x_row_stride = 8, .rows = 1, .columns = 0});
+  refuse_amax({.x_row_stride = 7, .rows = 1, .columns = 8});
   EXPECT_EQ(
       LaunchCastToBf16(
           {.num_elements = 8, .stochastic = true, .first_index = 4}, nullptr)

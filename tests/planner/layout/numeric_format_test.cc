@@ -6,12 +6,14 @@
 namespace millrace {
 namespace {
 
-// Goal: the name of a recipe and the two fields of a layout say the same.
-// Method: all recipes, there and back.
+// Goal: the name of a recipe, with a backend that runs it, and the two fields
+// of a layout say the same. Method: all recipes, there and back.
 TEST(PrecisionRecipeTest, NamesAreReadBack) {
   for (const PrecisionRecipe& recipe : PrecisionRecipes()) {
     SCOPED_TRACE(recipe.name);
-    EXPECT_EQ(PrecisionOf(recipe.name), recipe.precision);
+    const Backend backend =
+        recipe.backends.Has(Backend::kCpu) ? Backend::kCpu : Backend::kCuda;
+    EXPECT_EQ(PrecisionOf(recipe.name, backend), recipe.precision);
     EXPECT_EQ(GemmFormatOf(recipe.name), recipe.gemm_format);
     const Layout layout{.precision = recipe.precision,
                         .gemm_format = recipe.gemm_format};

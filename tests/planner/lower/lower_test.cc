@@ -52,6 +52,57 @@ TEST(BuildTrainingProgramTest, GivesSoundProgramsForEveryLayout) {
   }
 }
 
+// The test model with dims that 8-bit products take on up to four tensor ranks.
+ModelSpec Float8Model() {
+  ModelSpec model = TestModel();
+  model.hidden = 64;
+  model.head_dim = 16;
+  model.ffn_hidden = 192;
+  model.sequence_length = 16;
+  return model;
+}
+
+// Goal: the same with 8-bit products, in which each matrix is copied once a
+// step, or once a pass where a pass gathers it (ZeRO 3); and validation, which
+// copies nothing for a backward pass. Method: sweep; count the copies of
+// weights.
+TEST(BuildTrainingProgramTest, MultipliesIn8Bits) {
+  int num_layouts = 0;
+  for (Layout layout : Sampled(TestLayouts(Precision::kBfloat16), 3)) {
+    layout.gemm_format = GemmFormat::kFloat8;
+    const ModelSpec model = Float8Model();
+    if (!ValidateLayout(model, layout, layout.global_batch()).ok()) continue;
+    ++num_layouts;
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", stage ", stage));
+      const auto program = BuildTrainingProgram(model, layout, stage);
+      ASSERT_TRUE(program.ok()) << program.status();
+      ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
+      const auto validation = BuildValidationProgram(model, layout, stage);
+      ASSERT_TRUE(validation.ok()) << validation.status();
+      ASSERT_TRUE(CheckProgram(*validation).ok()) << CheckProgram(*validation);
+      int64_t num_copied = 0;
+      for (const Instruction& in : program->instructions) {
+        EXPECT_NE(in.kind, OpKind::kGemm) << in.name;
+        if (absl::EndsWith(in.name, "/quantize_weight")) ++num_copied;
+      }
+      const LayerRange layers = StageLayers(model, layout, stage);
+      if (!layout.shards_parameters()) {
+        EXPECT_EQ(num_copied, 4 * (layers.end - layers.begin));
+      } else {
+        EXPECT_GE(num_copied, 8 * (layers.end - layers.begin) *
+                                  layout.num_microbatches);
+      }
+      for (const Instruction& in : validation->instructions) {
+        if (in.kind != OpKind::kQuantizeFloat8) continue;
+        EXPECT_FALSE(
+            std::get<QuantizeAttributes>(in.attributes).keeps_transposed);
+      }
+    }
+  }
+  EXPECT_GE(num_layouts, 20);
+}
+
 // Goal: validation Programs are sound, change no parameter but for gathering
 // them, and share the persistent arena with training. Method: sweep.
 TEST(BuildValidationProgramTest, SharesThePersistentArena) {

@@ -155,6 +155,8 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
                    DeviceBuffer<uint16_t>::Allocate(kNumNormals));
   ASSIGN_OR_RETURN(auto small_normals,
                    DeviceBuffer<uint16_t>::Allocate(kNumNormals));
+  ASSIGN_OR_RETURN(auto float8_normals,
+                   DeviceBuffer<uint8_t>::Allocate(kNumNormals));
   ASSIGN_OR_RETURN(auto step, DeviceBuffer<AdamWStep>::Allocate(1));
   const AdamWStep first = {.learning_rate = 1e-6, .step = 1};
   RETURN_IF_ERROR(CudaStatus(
@@ -183,20 +185,29 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
                                       .stochastic = false},
                                      executor->stream()));
   }
+  constexpr int64_t kColumns = 1024;
+  RETURN_IF_ERROR(LaunchQuantizeFloat8Bf16({.y = float8_normals.data(),
+                                            .y_transposed = nullptr,
+                                            .amax = nullptr,
+                                            .x = bf16_normals.data(),
+                                            .x_row_stride = kColumns,
+                                            .rows = kNumNormals / kColumns,
+                                            .columns = kColumns,
+                                            .scale = nullptr,
+                                            .format = Float8Format::kE4m3},
+                                           executor->stream()));
   RETURN_IF_ERROR(executor->Synchronize());
   return std::unique_ptr<CudaOpTimer>(new CudaOpTimer(
       precision, std::move(algorithms), std::move(chip), std::move(executor),
       std::move(normals), std::move(bf16_normals), std::move(small_normals),
-      std::move(step)));
+      std::move(float8_normals), std::move(step)));
 }
 
-CudaOpTimer::CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
-                         std::string chip,
-                         std::unique_ptr<CudaExecutor> executor,
-                         DeviceBuffer<float> normals,
-                         DeviceBuffer<uint16_t> bf16_normals,
-                         DeviceBuffer<uint16_t> small_normals,
-                         DeviceBuffer<AdamWStep> step)
+CudaOpTimer::CudaOpTimer(
+    Precision precision, GemmAlgorithmTable algorithms, std::string chip,
+    std::unique_ptr<CudaExecutor> executor, DeviceBuffer<float> normals,
+    DeviceBuffer<uint16_t> bf16_normals, DeviceBuffer<uint16_t> small_normals,
+    DeviceBuffer<uint8_t> float8_normals, DeviceBuffer<AdamWStep> step)
     : precision_(precision),
       algorithms_(std::move(algorithms)),
       chip_(std::move(chip)),
@@ -204,13 +215,15 @@ CudaOpTimer::CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
       normals_(std::move(normals)),
       bf16_normals_(std::move(bf16_normals)),
       small_normals_(std::move(small_normals)),
+      float8_normals_(std::move(float8_normals)),
       step_(std::move(step)) {}
 CudaOpTimer::~CudaOpTimer() = default;
 
 int64_t CudaOpTimer::held_bytes() const {
   return static_cast<int64_t>(normals_.size() * sizeof(float) +
                               (bf16_normals_.size() + small_normals_.size()) *
-                                  sizeof(uint16_t));
+                                  sizeof(uint16_t) +
+                              float8_normals_.size());
 }
 
 // Buffers that an op only writes, workspaces among them, keep their content.
@@ -235,6 +248,10 @@ absl::Status CudaOpTimer::FillOperands(const Program& program,
                                IsHeadWeight(in, i) ? small_normals_.data()
                                                    : bf16_normals_.data(),
                                kNumNormals * 2, stream));
+          break;
+        case DType::kFloat8E4m3:
+          RETURN_IF_ERROR(Tile(data, buffer.bytes, float8_normals_.data(),
+                               kNumNormals, stream));
           break;
         case DType::kInt32: {
           const std::vector<int32_t> ids = Ids(in, buffer.dims[0]);

@@ -112,6 +112,7 @@ class CudaOpTimer {
               std::string chip, std::unique_ptr<CudaExecutor> executor,
               DeviceBuffer<float> normals, DeviceBuffer<uint16_t> bf16_normals,
               DeviceBuffer<uint16_t> small_normals,
+              DeviceBuffer<uint8_t> float8_normals,
               DeviceBuffer<AdamWStep> step);
 
   absl::StatusOr<std::unique_ptr<Prepared>> Prepare(
@@ -134,6 +135,7 @@ class CudaOpTimer {
   const DeviceBuffer<float> normals_;
   const DeviceBuffer<uint16_t> bf16_normals_;
   const DeviceBuffer<uint16_t> small_normals_;  // As weights are, in bf16.
+  const DeviceBuffer<uint8_t> float8_normals_;  // e4m3.
   DeviceBuffer<AdamWStep> step_;
   // The surroundings in parts of some milliseconds, which run in turn.
   struct Part {

@@ -31,6 +31,8 @@ ncclDataType_t NcclTypeOf(DType dtype) {
       return ncclInt32;
     case DType::kBfloat16:
       return ncclBfloat16;
+    case DType::kFloat8E4m3:
+      return ncclFloat8e4m3;
   }
   CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
   return ncclFloat32;

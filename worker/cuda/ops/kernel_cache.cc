@@ -164,6 +164,30 @@ absl::StatusOr<const CudaGemm*> CudaKernelCache::Gemm(
   return &found->second;
 }
 
+absl::StatusOr<const GemmFp8Plan*> CudaKernelCache::Float8Gemm(
+    const GemmAttributes& attributes, bool fp32_output) {
+  const bool is_forward = IsOfForwardPass(attributes);
+  const Float8GemmKey key(attributes.m, attributes.n, attributes.k, is_forward,
+                          attributes.accumulate, attributes.bias, fp32_output);
+  auto found = float8_gemms_.find(key);
+  if (found == float8_gemms_.end()) {
+    ASSIGN_OR_RETURN(
+        GemmFp8Plan plan,
+        GemmFp8Plan::Create(
+            {.m = attributes.m,
+             .n = attributes.n,
+             .k = attributes.k,
+             .fp32_output = fp32_output,
+             .accumulate = attributes.accumulate,
+             .bias = attributes.bias,
+             .fast_accumulation = is_forward},
+            {.max_workspace_bytes = kGemmWorkspaceBytes,
+             .num_multiprocessors = options_.gemm_multiprocessors}));
+    found = float8_gemms_.emplace(key, std::move(plan)).first;
+  }
+  return &found->second;
+}
+
 absl::StatusOr<const CrossEntropyBf16Plan*> CudaKernelCache::CrossEntropy(
     const VocabAttributes& attributes, int64_t vocab_begin) {
   const auto key = CrossEntropyKeyOf<CrossEntropyKey>(attributes, vocab_begin,

@@ -21,6 +21,7 @@
 #include "kernels/cuda/fwd.h"
 #include "kernels/gemm/gemm_algorithm_table.h"
 #include "kernels/gemm/gemm_bf16.h"
+#include "kernels/gemm/gemm_fp8.h"
 #include "kernels/gemm/gemm_plain.h"
 #include "kernels/pointwise/bias_plain.h"
 #include "kernels/vocabulary/cross_entropy_bf16.h"
@@ -76,6 +77,11 @@ class CudaKernelCache {
   // Shapes that the fast products refuse get the plain one, as fp32 does.
   absl::StatusOr<const CudaGemm*> Gemm(const GemmAttributes& attributes,
                                        ElementType type, bool fp32_output);
+  // The product of 8-bit copies. Sums stay in the tensor cores in the forward
+  // pass alone: gradients need the bits that they lose. Unavailable on a device
+  // without 8-bit products.
+  absl::StatusOr<const GemmFp8Plan*> Float8Gemm(
+      const GemmAttributes& attributes, bool fp32_output);
   // InvalidArgument where the shape is none of the fast kernel's.
   absl::StatusOr<const CrossEntropyBf16Plan*> CrossEntropy(
       const VocabAttributes& attributes, int64_t vocab_begin);
@@ -103,6 +109,8 @@ class CudaKernelCache {
  private:
   using GemmKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool,
                              ElementType, bool>;
+  using Float8GemmKey =
+      std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool>;
   using CrossEntropyKey =
       std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double, double,
                  bool, double, ElementType>;
@@ -119,6 +127,7 @@ class CudaKernelCache {
   DeviceBuffer<int32_t> tile_counter_;
   DeviceBuffer<std::byte> squared_norm_workspace_;
   std::map<GemmKey, CudaGemm> gemms_;
+  std::map<Float8GemmKey, GemmFp8Plan> float8_gemms_;
   std::map<CrossEntropyKey, CrossEntropyBf16Plan> cross_entropies_;
   std::map<CrossEntropyKey, PlainCrossEntropyPlan> plain_cross_entropies_;
   std::vector<double> rope_factors_;

@@ -23,8 +23,9 @@ absl::StatusOr<void*> RoomIn(const CudaOpContext& context, const Buffer& buffer,
 
 const CudaBinders& AllCudaBinders() {
   static const CudaBinders* const kBinders = [] {
-    auto* binders = new CudaBinders("cuda", {"fp32", "bf16"});
+    auto* binders = new CudaBinders("cuda", {"fp32", "bf16", "fp8"});
     RegisterCudaLayerOps(*binders);
+    RegisterCudaFloat8Ops(*binders);
     RegisterCudaAttentionOps(*binders);
     RegisterCudaVocabularyOps(*binders);
     RegisterCudaStepOps(*binders);

@@ -24,6 +24,7 @@ const CudaBinders& AllCudaBinders();
 
 // Each adds the binders of one file.
 void RegisterCudaLayerOps(CudaBinders& binders);
+void RegisterCudaFloat8Ops(CudaBinders& binders);
 void RegisterCudaAttentionOps(CudaBinders& binders);
 void RegisterCudaVocabularyOps(CudaBinders& binders);
 void RegisterCudaStepOps(CudaBinders& binders);
