@@ -185,8 +185,8 @@ TEST(CpuTrainerTest, RepeatedStepCounts) {
 
 // Goal: a step that is run again names the op whose operands were numbers and
 // whose results are not, on the rank where that is, and no other. Method:
-// weights of one layer, on the second stage, so large that a sum of squares
-// overflows; once they are no numbers themselves, no op is to blame.
+// weights of one layer, on the second stage, so large that a product overflows;
+// once they are no numbers themselves, no op is to blame.
 TEST(CpuTrainerTest, RepeatedStepNamesTheOp) {
   InProcessHub hub;
   const absl::Status status = RunRanks(
@@ -198,14 +198,14 @@ TEST(CpuTrainerTest, RepeatedStepNamesTheOp) {
           const auto pieces = trainer.ReadState();
           if (!pieces.ok()) return pieces.status();
           for (const StatePiece& piece : *pieces) {
-            if (piece.tensor != "model.layers.2.mlp.down_proj.weight") continue;
+            if (piece.tensor != "model.layers.2.mlp.up_proj.weight") continue;
             std::fill(piece.data, piece.data + (piece.end - piece.begin),
                       value);
           }
           return absl::OkStatus();
         };
         for (const float value :
-             {1e30f, std::numeric_limits<float>::infinity()}) {
+             {3e38f, std::numeric_limits<float>::infinity()}) {
           EXPECT_TRUE(fill(value).ok());
           const auto bad = trainer.RunStep({});
           if (!bad.ok()) return bad.status();
@@ -214,7 +214,7 @@ TEST(CpuTrainerTest, RepeatedStepNamesTheOp) {
           if (!again.ok()) return again.status();
           EXPECT_FALSE(again->result.finite);
           if (is_last_stage && std::isfinite(value)) {
-            EXPECT_THAT(again->origin, HasSubstr("layers.3/")) << ToInt(rank);
+            EXPECT_THAT(again->origin, HasSubstr("layers.2/")) << ToInt(rank);
             EXPECT_THAT(again->origin, HasSubstr("of micro-batch 0 (forward)"));
           } else {
             EXPECT_EQ(again->origin, "") << ToInt(rank);
