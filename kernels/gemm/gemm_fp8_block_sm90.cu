@@ -27,6 +27,8 @@ struct BlockConfig
                                       kNumConsumers * kEpilogueBytes +
                                       kStages * kScaleBytes + kBarrierBytes;
   static constexpr int kColumnGroups = kTileN / 64;  // Of one scale each.
+  static constexpr int kNumConsumerWarps =
+      kNumConsumers * kWarpgroupSize / kWarpSize;
   static_assert(kSharedBytes <= 232448);
 };
 
@@ -147,9 +149,10 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
       }
       WgmmaWait<0>();
       RegisterFence(products);
-      // Both blocks of the cluster write to this stage.
-      if (thread < C::kCluster) {
-        BarrierArriveAt(&shared.barriers->empty[ring.stage], thread);
+      // Both blocks of the cluster write to this stage. Every warp says that it
+      // is done: each has read scales of its own rows.
+      if (lane < C::kCluster) {
+        BarrierArriveAt(&shared.barriers->empty[ring.stage], lane);
       }
       ring.Advance();
 #pragma unroll
@@ -192,7 +195,7 @@ __global__ void __launch_bounds__(BlockConfig::kNumThreads, 1)
     for (int stage = 0; stage < C::kStages; ++stage) {
       BarrierInit(&shared.barriers->full[stage], 1);
       BarrierInit(&shared.barriers->empty[stage],
-                  C::kNumConsumers * C::kCluster);
+                  C::kNumConsumerWarps * C::kCluster);
     }
     BarrierInitFence();
   }
