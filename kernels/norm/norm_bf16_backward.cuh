@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(Row::kNumThreads,
         const uint4 packed = Pack8(d_x);
         Store16Streaming(
             static_cast<uint4*>(p.d_x) + row * p.num_vectors + idx(i), packed);
-        if (p.amax != nullptr) largest = LargerPair(largest, packed);
+        largest = LargerPair(largest, packed);
       }
     }
     prefetch(row + p.num_stages * step, stage);

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
     }
     const uint4 packed = Pack8(d_x);
     Store16Streaming(static_cast<uint4*>(p.d_x) + start + idx, packed);
-    if (p.amax != nullptr) largest = LargerPair(largest, packed);
+    largest = LargerPair(largest, packed);
   }
   if (p.amax != nullptr) RaiseAmax<kLongNormThreads>(p.amax, largest);
 }

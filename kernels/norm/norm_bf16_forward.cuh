@@ -124,6 +124,8 @@ __global__ void __launch_bounds__(Row::kNumThreads)
     if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
   }
 
+  // Also where nobody asks for it: a branch would keep the loads of weights
+  // apart.
   uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(Row::kNumThreads)
       const uint4 y =
           Normalise<kKind, kWeight>(p, Unpack8(x[i]), idx(i), mean, rstd);
       Store16Streaming(static_cast<uint4*>(p.y) + start + idx(i), y);
-      if (p.amax != nullptr) largest = LargerPair(largest, y);
+      largest = LargerPair(largest, y);
     }
   }
   if (p.amax != nullptr) RaiseAmax<Row::kNumThreads>(p.amax, largest);
@@ -200,13 +202,15 @@ __global__ void __launch_bounds__(kLongForwardThreads, 1)
     p.rstd[row] = rstd;
     if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
   }
+  // Also where nobody asks for it: a branch would keep the loads of weights
+  // apart.
   uint32_t largest = 0;
 #pragma unroll 4
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
     const Float8 value = Unpack8(Load16(normalised + idx));
     const uint4 y = Normalise<kKind, kWeight>(p, value, idx, mean, rstd);
     Store16Streaming(static_cast<uint4*>(p.y) + start + idx, y);
-    if (p.amax != nullptr) largest = LargerPair(largest, y);
+    largest = LargerPair(largest, y);
   }
   if (p.amax != nullptr) RaiseAmax<Row::kNumThreads>(p.amax, largest);
 }
