@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/attention/attention_bf16_paths.h"
 #include "kernels/attention/attention_bf16_shape.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/device.h"
 
 namespace millrace {
@@ -40,7 +42,33 @@ absl::Status LaunchAttentionForwardBf16(const AttentionForwardBf16Args& args,
   if (is_hopper && AttentionForwardBf16Sm90Takes(args.shape)) {
     return LaunchAttentionForwardBf16Sm90(args, stream);
   }
-  return LaunchAttentionForwardBf16Portable(args, stream);
+  RETURN_IF_ERROR(LaunchAttentionForwardBf16Portable(args, stream));
+  return LaunchAmaxOfOutput(args, stream);
+}
+
+absl::Status LaunchAmaxOfOutput(const AttentionForwardBf16Args& args,
+                                cudaStream_t stream) {
+  if (args.amax == nullptr) return absl::OkStatus();
+  const AttentionBf16Shape& shape = args.shape;
+  const Bf16Heads& o = args.o;
+  if (o.head_stride != shape.head_dim) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention finds the largest output of heads side by side; they are ",
+        o.head_stride, " elements apart, and head_dim is ", shape.head_dim));
+  }
+  const bool packed = shape.document_offsets != nullptr;
+  const int64_t num_sequences = packed ? 1 : shape.num_sequences;
+  for (int64_t sequence = 0; sequence < num_sequences; ++sequence) {
+    RETURN_IF_ERROR(LaunchAmaxBf16(
+        {.amax = args.amax,
+         .x = static_cast<const uint16_t*>(o.data) +
+              sequence * (packed ? 0 : o.sequence_stride),
+         .x_row_stride = o.token_stride,
+         .rows = packed ? shape.total_tokens : shape.sequence_length,
+         .columns = shape.num_heads * shape.head_dim},
+        stream));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LaunchAttentionBackwardBf16(const AttentionBackwardBf16Args& args,

@@ -60,6 +60,10 @@ struct AttentionForwardBf16Args {
   // Launches that may overlap need their own.
   int32_t* tile_counter;
   AttentionBf16Shape shape;
+  // Not null: raised to the largest |o|. Hopper's kernel for many tiles finds
+  // it on the way. Other kernels leave it to a second pass over o, whose heads
+  // then lie side by side (head_stride is head_dim).
+  float* amax = nullptr;
 };
 
 struct AttentionBackwardBf16Args {

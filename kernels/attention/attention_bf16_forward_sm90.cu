@@ -6,6 +6,7 @@
 #include "kernels/attention/attention_bf16_forward_tile.cuh"
 #include "kernels/attention/attention_bf16_paths.h"
 #include "kernels/attention/attention_bf16_shape.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
@@ -138,14 +139,25 @@ __device__ __forceinline__ void Produce(const Params& p, Barriers<C>& barriers,
   }
 }
 
+// Element chunk `chunk` of eight of row `row` of a consumer's outputs.
+template <typename C>
+__device__ __forceinline__ uint4 OutputChunk(const uint8_t* o, int row,
+                                             int chunk) {
+  return *reinterpret_cast<const uint4*>(o + chunk / 8 * C::kBlockM * 128 +
+                                         row * 128 +
+                                         (chunk % 8 ^ row % 8) * 16);
+}
+
 // One warp a consumer takes its outputs from shared memory to their place and
-// then frees the queries' buffer.
+// then frees the queries' buffer. It has time to look for the largest of them.
 template <typename C>
 __device__ __forceinline__ void StoreOutputs(const Params& p,
                                              Barriers<C>& barriers,
                                              const Shared& shared,
                                              int consumer) {
+  constexpr int kChunks = C::kHeadDim / 8;
   const int lane = threadIdx.x % kWarpSize;
+  uint32_t largest = 0;
   Ring<C::kQueryBuffers> q_ring;
   while (true) {
     const Tile tile = AwaitTile<C>(barriers, q_ring);
@@ -163,26 +175,31 @@ __device__ __forceinline__ void StoreOutputs(const Params& p,
                        tile.first_token + first_row, tile.head, tile.sequence);
         }
         CommitStores();
-        WaitStoresRead<0>();
       }
     } else {
       // The rows after these belong to the next document.
-      constexpr int kChunks = C::kHeadDim / 8;
       for (int i = lane; i < num_rows * kChunks; i += kWarpSize) {
         const int row = i / kChunks;
         const int chunk = i % kChunks;
         *reinterpret_cast<uint4*>(
             p.o_rows + (tile.first_token + first_row + row) * p.o_token_stride +
             tile.head * p.o_head_stride + chunk * 8) =
-            *reinterpret_cast<const uint4*>(o + chunk / 8 * C::kBlockM * 128 +
-                                            row * 128 +
-                                            (chunk % 8 ^ row % 8) * 16);
+            OutputChunk<C>(o, row, chunk);
       }
     }
+    if (p.amax != nullptr) {
+#pragma unroll 4
+      for (int i = lane; i < num_rows * kChunks; i += kWarpSize) {
+        largest = gpu::LargerPair(largest,
+                                  OutputChunk<C>(o, i / kChunks, i % kChunks));
+      }
+    }
+    if (lane == 0) WaitStoresRead<0>();
     __syncwarp();
     if (lane == 0) BarrierArrive(&barriers.q_empty[q_ring.stage]);
     q_ring = q_ring.Next();
   }
+  if (p.amax != nullptr) gpu::RaiseAmaxOfWarp(p.amax, largest);
   if (lane == 0) WaitStores<0>();
 }
 
@@ -316,7 +333,10 @@ absl::Status LaunchAttentionForwardBf16Sm90(
           ? Visible::kWindow
           : (shape.causal ? Visible::kCausal : Visible::kAll);
   const Choice choice = Choose(shape, visible, num_multiprocessors);
-  if (choice.splits) return LaunchSplit(args, stream);
+  if (choice.splits) {
+    RETURN_IF_ERROR(LaunchSplit(args, stream));
+    return LaunchAmaxOfOutput(args, stream);
+  }
   switch (visible) {
     case Visible::kAll:
       return LaunchHeadDim<Visible::kAll>(args, choice, stream);

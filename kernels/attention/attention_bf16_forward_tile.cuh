@@ -34,6 +34,7 @@ struct Params {
   int window;         // With Visible::kWindow.
   bool window_ahead;  // The window also ends ahead of the query: not causal.
   float scale, scale_log2;
+  float* amax;  // Raised to the largest |o|; null: not wanted.
 };
 
 // kBlockM queries of one head.
@@ -333,6 +334,7 @@ absl::StatusOr<Params> ParamsOf(const AttentionForwardBf16Args& args,
   p.tile_counter = alike ? nullptr : args.tile_counter;
   p.scale = 1.0f / std::sqrt(static_cast<float>(C::kHeadDim));
   p.scale_log2 = p.scale * static_cast<float>(M_LOG2E);
+  p.amax = args.amax;
   return p;
 }
 

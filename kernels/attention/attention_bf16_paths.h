@@ -18,6 +18,10 @@ bool AttentionForwardBf16Sm90Takes(const AttentionBf16Shape& shape);
 absl::Status LaunchAttentionForwardBf16Sm90(
     const AttentionForwardBf16Args& args, cudaStream_t stream);
 
+// After a kernel that wrote o: the second pass for amax, if it is not null.
+absl::Status LaunchAmaxOfOutput(const AttentionForwardBf16Args& args,
+                                cudaStream_t stream);
+
 bool AttentionBackwardBf16Sm90Takes(const AttentionBf16Shape& shape,
                                     bool deterministic);
 int64_t AttentionBackwardBf16Sm90WorkspaceBytes(

@@ -36,6 +36,7 @@ typedef struct {
   millrace_heads q, k, v;
   int32_t* tile_counter; /* Two integers, zero before the first call. */
   millrace_attention_shape shape;
+  float* amax; /* May be null. */
 } millrace_attention_forward_args;
 
 typedef struct {

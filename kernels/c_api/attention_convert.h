@@ -35,7 +35,8 @@ inline AttentionForwardBf16Args FromC(
           .k = FromC(args.k),
           .v = FromC(args.v),
           .tile_counter = args.tile_counter,
-          .shape = FromC(args.shape)};
+          .shape = FromC(args.shape),
+          .amax = args.amax};
 }
 
 inline AttentionBackwardBf16Args FromC(

@@ -12,7 +12,8 @@ namespace {
 absl::Status Forward(const AttentionForwardBf16Args& args,
                      cudaStream_t stream) {
   RETURN_IF_ERROR(CheckAttentionBf16Shape(args.shape));
-  return LaunchAttentionForwardBf16Portable(args, stream);
+  RETURN_IF_ERROR(LaunchAttentionForwardBf16Portable(args, stream));
+  return LaunchAmaxOfOutput(args, stream);
 }
 
 absl::Status Backward(const AttentionBackwardBf16Args& args,

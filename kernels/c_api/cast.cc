@@ -53,4 +53,15 @@ int millrace_quantize_fp8_bf16(const millrace_quantize_fp8_args* args,
       static_cast<cudaStream_t>(stream)));
 }
 
+int millrace_transpose_fp8(const millrace_transpose_fp8_args* args,
+                           void* stream) {
+  return millrace::CResult(
+      millrace::LaunchTransposeFloat8({.y = args->y,
+                                       .x = args->x,
+                                       .x_row_stride = args->x_row_stride,
+                                       .rows = args->rows,
+                                       .columns = args->columns},
+                                      static_cast<cudaStream_t>(stream)));
+}
+
 }  // extern "C"

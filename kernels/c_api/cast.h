@@ -48,6 +48,14 @@ typedef struct {
   int64_t columns;
 } millrace_amax_args;
 
+typedef struct {
+  void* y;
+  const void* x;
+  int64_t x_row_stride;
+  int64_t rows;
+  int64_t columns;
+} millrace_transpose_fp8_args;
+
 MILLRACE_API int millrace_cast_to_bf16(const millrace_cast_to_bf16_args* args,
                                        void* stream);
 MILLRACE_API int millrace_cast_to_float(const millrace_cast_to_float_args* args,
@@ -56,6 +64,9 @@ MILLRACE_API int millrace_amax_bf16(const millrace_amax_args* args,
                                     void* stream);
 MILLRACE_API int millrace_quantize_fp8_bf16(
     const millrace_quantize_fp8_args* args, void* stream);
+
+MILLRACE_API int millrace_transpose_fp8(const millrace_transpose_fp8_args* args,
+                                        void* stream);
 
 #ifdef __cplusplus
 }

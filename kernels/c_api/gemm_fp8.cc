@@ -4,6 +4,7 @@
 
 #include "kernels/c_api/result.h"
 #include "kernels/gemm/gemm_fp8.h"
+#include "kernels/gemm/gemm_fp8_block.h"
 
 struct millrace_gemm_fp8_plan {
   millrace::GemmFp8Plan plan;
@@ -57,6 +58,27 @@ int millrace_gemm_fp8_run(const millrace_gemm_fp8_plan* plan,
                                            .scale = args->scale,
                                            .workspace = args->workspace},
                                           static_cast<cudaStream_t>(stream)));
+}
+
+int millrace_gemm_fp8_block(const millrace_gemm_fp8_block_args* args,
+                            void* stream) {
+  return millrace::CResult(millrace::LaunchGemmFp8BlockSm90(
+      {.c = args->c,
+       .a = args->a,
+       .b = args->b,
+       .a_scale = args->a_scale,
+       .b_scale = args->b_scale,
+       .m = args->m,
+       .n = args->n,
+       .k = args->k,
+       .a_stride = args->a_stride,
+       .b_stride = args->b_stride,
+       .c_stride = args->c_stride,
+       .a_scale_stride = args->a_scale_stride,
+       .b_scale_stride = args->b_scale_stride,
+       .fp32_output = args->fp32_output != 0,
+       .accumulate = args->accumulate != 0},
+      /*num_multiprocessors=*/0, static_cast<cudaStream_t>(stream)));
 }
 
 }  // extern "C"

@@ -45,6 +45,24 @@ MILLRACE_API int millrace_gemm_fp8_run(const millrace_gemm_fp8_plan* plan,
                                        const millrace_gemm_fp8_args* args,
                                        void* stream);
 
+/* Scales for blocks of 128; kernels/gemm/gemm_fp8_block.h says what each field
+   means. Needs no plan. */
+typedef struct {
+  void* c;
+  const void* a;
+  const void* b;
+  const float* a_scale;
+  const float* b_scale;
+  int64_t m, n, k;
+  int64_t a_stride, b_stride, c_stride;
+  int64_t a_scale_stride, b_scale_stride;
+  int64_t fp32_output; /* 0 or 1. */
+  int64_t accumulate;  /* 0 or 1. */
+} millrace_gemm_fp8_block_args;
+
+MILLRACE_API int millrace_gemm_fp8_block(
+    const millrace_gemm_fp8_block_args* args, void* stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,7 +16,8 @@ int millrace_layernorm_forward_bf16(const millrace_layernorm_forward_args* args,
        .bias = args->bias,
        .num_tokens = args->num_tokens,
        .hidden = args->hidden,
-       .epsilon = static_cast<float>(args->epsilon)},
+       .epsilon = static_cast<float>(args->epsilon),
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 
@@ -33,7 +34,8 @@ int millrace_layernorm_residual_forward_bf16(
        .bias = args->bias,
        .num_tokens = args->num_tokens,
        .hidden = args->hidden,
-       .epsilon = static_cast<float>(args->epsilon)},
+       .epsilon = static_cast<float>(args->epsilon),
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 
@@ -58,7 +60,8 @@ int millrace_layernorm_backward_bf16(
        .workspace = args->workspace,
        .num_tokens = args->num_tokens,
        .hidden = args->hidden,
-       .accumulate = args->accumulate != 0},
+       .accumulate = args->accumulate != 0,
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 

@@ -20,6 +20,7 @@ typedef struct {
   int64_t num_tokens;
   int64_t hidden;
   double epsilon;
+  float* amax; /* May be null. */
 } millrace_layernorm_forward_args;
 
 typedef struct {
@@ -34,6 +35,7 @@ typedef struct {
   int64_t num_tokens;
   int64_t hidden;
   double epsilon;
+  float* amax; /* May be null. */
 } millrace_layernorm_residual_forward_args;
 
 typedef struct {
@@ -50,6 +52,7 @@ typedef struct {
   int64_t num_tokens;
   int64_t hidden;
   int64_t accumulate; /* 0 or 1. */
+  float* amax;        /* May be null. */
 } millrace_layernorm_backward_args;
 
 MILLRACE_API int millrace_layernorm_forward_bf16(

@@ -14,7 +14,8 @@ int millrace_rmsnorm_forward_bf16(const millrace_rmsnorm_forward_args* args,
        .weight = args->weight,
        .num_tokens = args->num_tokens,
        .hidden = args->hidden,
-       .epsilon = static_cast<float>(args->epsilon)},
+       .epsilon = static_cast<float>(args->epsilon),
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 
@@ -29,7 +30,8 @@ int millrace_rmsnorm_residual_forward_bf16(
        .weight = args->weight,
        .num_tokens = args->num_tokens,
        .hidden = args->hidden,
-       .epsilon = static_cast<float>(args->epsilon)},
+       .epsilon = static_cast<float>(args->epsilon),
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 
@@ -52,7 +54,8 @@ int millrace_rmsnorm_backward_bf16(const millrace_rmsnorm_backward_args* args,
                                            .workspace = args->workspace,
                                            .num_tokens = args->num_tokens,
                                            .hidden = args->hidden,
-                                           .accumulate = args->accumulate != 0},
+                                           .accumulate = args->accumulate != 0,
+                                           .amax = args->amax},
                                           static_cast<cudaStream_t>(stream)));
 }
 

@@ -18,6 +18,7 @@ typedef struct {
   int64_t num_tokens;
   int64_t hidden;
   double epsilon;
+  float* amax; /* May be null. */
 } millrace_rmsnorm_forward_args;
 
 typedef struct {
@@ -30,6 +31,7 @@ typedef struct {
   int64_t num_tokens;
   int64_t hidden;
   double epsilon;
+  float* amax; /* May be null. */
 } millrace_rmsnorm_residual_forward_args;
 
 typedef struct {
@@ -44,6 +46,7 @@ typedef struct {
   int64_t num_tokens;
   int64_t hidden;
   int64_t accumulate; /* 0 or 1. */
+  float* amax;        /* May be null. */
 } millrace_rmsnorm_backward_args;
 
 MILLRACE_API int millrace_rmsnorm_forward_bf16(

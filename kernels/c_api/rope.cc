@@ -58,7 +58,8 @@ int millrace_rope_backward_bf16(const millrace_rope_backward_args* args,
        .d_k_weight = args->d_k_weight,
        .accumulate = args->accumulate != 0,
        .workspace = args->workspace,
-       .shape = millrace::Shape(args->shape)},
+       .shape = millrace::Shape(args->shape),
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 

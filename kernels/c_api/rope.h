@@ -48,6 +48,7 @@ typedef struct {
   int64_t accumulate; /* 0 or 1. */
   void* workspace;
   millrace_rope_shape shape;
+  float* amax; /* May be null. */
 } millrace_rope_backward_args;
 
 MILLRACE_API int millrace_rope_forward_bf16(

@@ -22,7 +22,8 @@ int millrace_swiglu_forward_bf16(const millrace_swiglu_forward_args* args,
        .gate = millrace::Rows(args->gate),
        .up = millrace::Rows(args->up),
        .num_tokens = args->num_tokens,
-       .ffn_hidden = args->ffn_hidden},
+       .ffn_hidden = args->ffn_hidden,
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 
@@ -36,7 +37,8 @@ int millrace_swiglu_backward_bf16(const millrace_swiglu_backward_args* args,
        .up = millrace::Rows(args->up),
        .d_activation = millrace::Rows(args->d_activation),
        .num_tokens = args->num_tokens,
-       .ffn_hidden = args->ffn_hidden},
+       .ffn_hidden = args->ffn_hidden,
+       .amax = args->amax},
       static_cast<cudaStream_t>(stream)));
 }
 

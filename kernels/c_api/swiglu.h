@@ -20,6 +20,7 @@ typedef struct {
   millrace_swiglu_rows activation, gate, up;
   int64_t num_tokens;
   int64_t ffn_hidden;
+  float* amax; /* May be null. */
 } millrace_swiglu_forward_args;
 
 typedef struct {
@@ -28,6 +29,7 @@ typedef struct {
   millrace_swiglu_rows gate, up, d_activation;
   int64_t num_tokens;
   int64_t ffn_hidden;
+  float* amax; /* May be null. */
 } millrace_swiglu_backward_args;
 
 MILLRACE_API int millrace_swiglu_forward_bf16(

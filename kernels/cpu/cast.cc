@@ -53,6 +53,34 @@ class LargestMagnitude {
 // written 64 bytes at a time.
 constexpr int64_t kQuantizeTile = 64;
 
+// to[c, r] = from[r, c], with the distance between the rows of each.
+void TransposeTile(const uint8_t* from, int64_t from_stride, uint8_t* to,
+                   int64_t to_stride, int64_t rows, int64_t columns) {
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) {
+      to[c * to_stride + r] = from[r * from_stride + c];
+    }
+  }
+}
+
+// Calls body(first_row, first_column) for all tiles of a part of a matrix of
+// bytes, part by part.
+template <typename Body>
+void ForEachTile(int64_t rows, int64_t columns, int num_threads,
+                 const Body& body) {
+  const auto num_tiles = [](int64_t size) {
+    return (size + kQuantizeTile - 1) / kQuantizeTile;
+  };
+  const int64_t across = num_tiles(columns);
+  ParallelRanges(ThreadsForFloats(num_threads, rows * columns),
+                 num_tiles(rows) * across, [&](int64_t begin, int64_t end) {
+                   for (int64_t tile = begin; tile < end; ++tile) {
+                     body(tile / across * kQuantizeTile,
+                          tile % across * kQuantizeTile);
+                   }
+                 });
+}
+
 // Encodes the tile whose first element is [first_row, first_column]. Returns
 // the bits of its largest magnitude, or zero if nobody wants to know it.
 uint32_t QuantizeTile(const QuantizeFloat8Args& args, int64_t first_row,
@@ -75,11 +103,10 @@ uint32_t QuantizeTile(const QuantizeFloat8Args& args, int64_t first_row,
           std::max(largest, loops.largest_magnitude(args.x + first, columns));
     }
   }
-  if (args.y_transposed == nullptr) return largest;
-  for (int64_t c = 0; c < columns; ++c) {
-    uint8_t* out =
-        args.y_transposed + (first_column + c) * args.rows + first_row;
-    for (int64_t r = 0; r < rows; ++r) out[r] = tile[r * kQuantizeTile + c];
+  if (args.y_transposed != nullptr) {
+    TransposeTile(tile.data(), kQuantizeTile,
+                  args.y_transposed + first_column * args.rows + first_row,
+                  args.rows, rows, columns);
   }
   return largest;
 }
@@ -99,22 +126,11 @@ absl::Status DecodeBf16(const DecodeBf16Args& args, int num_threads) {
 absl::Status QuantizeFloat8(const QuantizeFloat8Args& args, int num_threads) {
   RETURN_IF_ERROR(CheckRowsAndThreads("QuantizeFloat8", args.rows, args.columns,
                                       num_threads));
-  const auto num_tiles = [](int64_t size) {
-    return (size + kQuantizeTile - 1) / kQuantizeTile;
-  };
-  const int64_t across = num_tiles(args.columns);
   LargestMagnitude largest;
-  ParallelRanges(
-      ThreadsForFloats(num_threads, args.rows * args.columns),
-      num_tiles(args.rows) * across, [&](int64_t begin, int64_t end) {
-        uint32_t part = 0;
-        for (int64_t tile = begin; tile < end; ++tile) {
-          part =
-              std::max(part, QuantizeTile(args, tile / across * kQuantizeTile,
-                                          tile % across * kQuantizeTile));
-        }
-        largest.Add(part);
-      });
+  ForEachTile(args.rows, args.columns, num_threads,
+              [&](int64_t first_row, int64_t first_column) {
+                largest.Add(QuantizeTile(args, first_row, first_column));
+              });
   if (args.amax != nullptr) largest.AddTo(args.amax);
   return absl::OkStatus();
 }
@@ -140,6 +156,20 @@ absl::Status DecodeFloat8(const DecodeFloat8Args& args, int num_threads) {
   }
   return CastAll("DecodeFloat8", args, num_threads,
                  [&](uint8_t x) { return values[x]; });
+}
+
+absl::Status TransposeFloat8(const TransposeFloat8Args& args, int num_threads) {
+  RETURN_IF_ERROR(CheckRowsAndThreads("TransposeFloat8", args.rows,
+                                      args.columns, num_threads));
+  ForEachTile(args.rows, args.columns, num_threads,
+              [&](int64_t first_row, int64_t first_column) {
+                TransposeTile(
+                    args.x + first_row * args.columns + first_column,
+                    args.columns, args.y + first_column * args.rows + first_row,
+                    args.rows, std::min(kQuantizeTile, args.rows - first_row),
+                    std::min(kQuantizeTile, args.columns - first_column));
+              });
+  return absl::OkStatus();
 }
 
 }  // namespace millrace

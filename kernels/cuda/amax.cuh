@@ -22,15 +22,30 @@ __device__ __forceinline__ uint32_t LargerPair(uint32_t largest, uint4 eight) {
                     eight.w);
 }
 
+// Makes *amax the larger of what it was and `bits`. One thread calls it.
+__device__ __forceinline__ void RaiseAmaxBits(float* amax, uint32_t bits) {
+  auto* current = reinterpret_cast<uint32_t*>(amax);
+  // A read spares the atomic of almost all of many thousands of blocks; where
+  // it is stale, the atomic only changes nothing.
+  if (bits > *current) atomicMax(current, bits);
+}
+
+// The same of the largest magnitude in a warp's pairs; all lanes take part.
+__device__ __forceinline__ uint32_t LargestOfWarp(uint32_t largest) {
+  return __reduce_max_sync(~0u, max(largest & 0xFFFF0000u, largest << 16));
+}
+__device__ __forceinline__ void RaiseAmaxOfWarp(float* amax, uint32_t largest) {
+  largest = LargestOfWarp(largest);
+  if (threadIdx.x % kWarpSize == 0) RaiseAmaxBits(amax, largest);
+}
+
 // Makes *amax the larger of what it was and the largest magnitude in the block's
-// pairs. All threads of the block take part; each has its own `largest`. Blocks
-// read amax before they change it, so that few of many thousands meet there.
+// pairs. All threads of the block take part; each has its own `largest`.
 template <int kNumThreads>
 __device__ __forceinline__ void RaiseAmax(float* amax, uint32_t largest) {
   static_assert(kNumThreads % kWarpSize == 0);
   __shared__ uint32_t maxima[kNumThreads / kWarpSize];
-  largest = __reduce_max_sync(
-      ~0u, max(largest & 0xFFFF0000u, largest << 16));
+  largest = LargestOfWarp(largest);
   if (threadIdx.x % kWarpSize == 0) maxima[threadIdx.x / kWarpSize] = largest;
   __syncthreads();
   if (threadIdx.x >= kWarpSize) return;
@@ -40,8 +55,7 @@ __device__ __forceinline__ void RaiseAmax(float* amax, uint32_t largest) {
     largest = maxima[warp];
   }
   largest = __reduce_max_sync(~0u, largest);
-  auto* bits = reinterpret_cast<uint32_t*>(amax);
-  if (threadIdx.x == 0 && largest > *bits) atomicMax(bits, largest);
+  if (threadIdx.x == 0) RaiseAmaxBits(amax, largest);
 }
 
 }  // namespace millrace::gpu

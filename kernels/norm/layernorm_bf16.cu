@@ -42,7 +42,8 @@ absl::Status LaunchLayerNormForwardBf16(const LayerNormForwardBf16Args& args,
        .bias = args.bias,
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
-       .epsilon = args.epsilon},
+       .epsilon = args.epsilon,
+       .amax = args.amax},
       args.fp32_weight, stream);
 }
 
@@ -62,7 +63,8 @@ absl::Status LaunchResidualLayerNormForwardBf16(
        .bias = args.bias,
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
-       .epsilon = args.epsilon},
+       .epsilon = args.epsilon,
+       .amax = args.amax},
       args.fp32_weight, stream);
 }
 
@@ -72,17 +74,17 @@ absl::Status LaunchLayerNormBackwardBf16(const LayerNormBackwardBf16Args& args,
                                      args.hidden,
                                      {args.d_x, args.d_y, args.x, args.weight,
                                       args.d_residual, args.workspace}));
-  const gpu::NormBackward p = {
-      .d_x = args.d_x,
-      .d_y = args.d_y,
-      .x = args.x,
-      .d_residual = args.d_residual,
-      .weight = args.weight,
-      .mean = args.mean,
-      .rstd = args.rstd,
-      .partials = static_cast<float*>(args.workspace),
-      .num_tokens = args.num_tokens,
-      .num_vectors = static_cast<int>(args.hidden / 8)};
+  const gpu::NormBackward p = {.d_x = args.d_x,
+                               .d_y = args.d_y,
+                               .x = args.x,
+                               .d_residual = args.d_residual,
+                               .weight = args.weight,
+                               .mean = args.mean,
+                               .rstd = args.rstd,
+                               .partials = static_cast<float*>(args.workspace),
+                               .num_tokens = args.num_tokens,
+                               .num_vectors = static_cast<int>(args.hidden / 8),
+                               .amax = args.amax};
   const gpu::NormBackwardOutputs outputs = {.d_weight = args.d_weight,
                                             .d_bias = args.d_bias,
                                             .accumulate = args.accumulate};

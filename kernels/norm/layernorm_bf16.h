@@ -27,6 +27,7 @@ struct LayerNormForwardBf16Args {
   int64_t hidden;
   float epsilon;
   bool fp32_weight = false;
+  float* amax = nullptr;  // Not null: raised to the largest |y|.
 };
 
 // The same of residual = x + delta.
@@ -43,6 +44,7 @@ struct ResidualLayerNormForwardBf16Args {
   int64_t hidden;
   float epsilon;
   bool fp32_weight = false;
+  float* amax = nullptr;  // Not null: raised to the largest |y|.
 };
 
 struct LayerNormBackwardBf16Args {
@@ -60,6 +62,7 @@ struct LayerNormBackwardBf16Args {
   int64_t hidden;
   bool accumulate;  // d_weight and d_bias are added to, not overwritten.
   bool fp32_weight = false;
+  float* amax = nullptr;  // Not null: raised to the largest |d_x|.
 };
 
 // Zero if the shape is refused below.

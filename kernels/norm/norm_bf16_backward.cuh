@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/device.h"
@@ -166,6 +167,7 @@ __global__ void __launch_bounds__(Row::kNumThreads,
 
   int stage = 0;
   int parity = 0;
+  uint32_t largest = 0;
 #pragma unroll 1
   for (; first < p.num_tokens; first += step) {
     const int64_t row = first + group;
@@ -220,9 +222,10 @@ __global__ void __launch_bounds__(Row::kNumThreads,
           if constexpr (kKind == NormKind::kLayer) d_bias[i].v[j] += d_y.v[j];
           d_x.v[j] = own.rstd * (g - mean_g - n * mean_gn) + d_residual.v[j];
         }
+        const uint4 packed = Pack8(d_x);
         Store16Streaming(
-            static_cast<uint4*>(p.d_x) + row * p.num_vectors + idx(i),
-            Pack8(d_x));
+            static_cast<uint4*>(p.d_x) + row * p.num_vectors + idx(i), packed);
+        largest = LargerPair(largest, packed);
       }
     }
     prefetch(row + p.num_stages * step, stage);
@@ -231,6 +234,7 @@ __global__ void __launch_bounds__(Row::kNumThreads,
   }
 
   WaitCopiesAllBut<0>();
+  if (p.amax != nullptr) RaiseAmax<Row::kNumThreads>(p.amax, largest);
   const int64_t hidden = 8 * int64_t{p.num_vectors};
   auto* shared = reinterpret_cast<float*>(stages);
   StorePartials<Row>(d_weight, p.num_vectors, shared,

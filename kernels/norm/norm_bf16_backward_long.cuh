@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
@@ -32,6 +33,7 @@ struct NormBackward {
   int64_t num_tokens;
   int num_vectors;
   int num_stages;  // For the prefetch.
+  float* amax;     // Raised to the largest |d_x|; null: not wanted.
 };
 
 // The launcher's arguments beside those of the kernel.
@@ -101,6 +103,7 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
   const float mean_gn = sums[0] * inverse_hidden * rstd;
   float mean_g = 0.0f;
   if constexpr (kKind == NormKind::kLayer) mean_g = sums[1] * inverse_hidden;
+  uint32_t largest = 0;
 #pragma unroll 2
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += kLongNormThreads) {
     const Float8 d_y = Unpack8(Load16(d_y_row + idx));
@@ -118,8 +121,11 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
       d_x.v[j] =
           rstd * (d_y.v[j] * w.v[j] - mean_g - n * mean_gn) + d_residual.v[j];
     }
-    Store16Streaming(static_cast<uint4*>(p.d_x) + start + idx, Pack8(d_x));
+    const uint4 packed = Pack8(d_x);
+    Store16Streaming(static_cast<uint4*>(p.d_x) + start + idx, packed);
+    largest = LargerPair(largest, packed);
   }
+  if (p.amax != nullptr) RaiseAmax<kLongNormThreads>(p.amax, largest);
 }
 
 // One thread 8 columns of every gridDim.y-th row. Limited by memory bandwidth.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/norm/norm_bf16.cuh"
@@ -27,6 +28,7 @@ struct NormForward {
   int64_t num_tokens;
   int num_vectors;
   float epsilon;
+  float* amax = nullptr;  // Raised to the largest |y|.
 };
 
 // Vector `idx` of y.
@@ -122,6 +124,9 @@ __global__ void __launch_bounds__(Row::kNumThreads)
     if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
   }
 
+  // Also where nobody asks for it: a branch would keep the loads of weights
+  // apart.
+  uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (idx(i) < num_vectors) {
@@ -129,11 +134,13 @@ __global__ void __launch_bounds__(Row::kNumThreads)
         Store16Streaming(static_cast<uint4*>(p.residual) + start + idx(i),
                          x[i]);
       }
-      Store16Streaming(
-          static_cast<uint4*>(p.y) + start + idx(i),
-          Normalise<kKind, kWeight>(p, Unpack8(x[i]), idx(i), mean, rstd));
+      const uint4 y =
+          Normalise<kKind, kWeight>(p, Unpack8(x[i]), idx(i), mean, rstd);
+      Store16Streaming(static_cast<uint4*>(p.y) + start + idx(i), y);
+      largest = LargerPair(largest, y);
     }
   }
+  if (p.amax != nullptr) RaiseAmax<Row::kNumThreads>(p.amax, largest);
 }
 
 inline constexpr int kLongForwardThreads = 1024;
@@ -195,12 +202,17 @@ __global__ void __launch_bounds__(kLongForwardThreads, 1)
     p.rstd[row] = rstd;
     if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
   }
+  // Also where nobody asks for it: a branch would keep the loads of weights
+  // apart.
+  uint32_t largest = 0;
 #pragma unroll 4
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
     const Float8 value = Unpack8(Load16(normalised + idx));
-    Store16Streaming(static_cast<uint4*>(p.y) + start + idx,
-                     Normalise<kKind, kWeight>(p, value, idx, mean, rstd));
+    const uint4 y = Normalise<kKind, kWeight>(p, value, idx, mean, rstd);
+    Store16Streaming(static_cast<uint4*>(p.y) + start + idx, y);
+    largest = LargerPair(largest, y);
   }
+  if (p.amax != nullptr) RaiseAmax<Row::kNumThreads>(p.amax, largest);
 }
 
 template <NormKind kKind, bool kResidual, NormWeight kWeight, typename Row>

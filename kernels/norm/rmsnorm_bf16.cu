@@ -50,7 +50,8 @@ absl::Status LaunchRmsNormForwardBf16(const RmsNormForwardBf16Args& args,
        .weight = args.weight,
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
-       .epsilon = args.epsilon},
+       .epsilon = args.epsilon,
+       .amax = args.amax},
       args.fp32_weight, args.adds_one, stream);
 }
 
@@ -68,7 +69,8 @@ absl::Status LaunchResidualRmsNormForwardBf16(
        .weight = args.weight,
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
-       .epsilon = args.epsilon},
+       .epsilon = args.epsilon,
+       .amax = args.amax},
       args.fp32_weight, args.adds_one, stream);
 }
 
@@ -78,17 +80,17 @@ absl::Status LaunchRmsNormBackwardBf16(const RmsNormBackwardBf16Args& args,
                                      args.hidden,
                                      {args.d_x, args.d_y, args.x, args.weight,
                                       args.d_residual, args.workspace}));
-  const gpu::NormBackward p = {
-      .d_x = args.d_x,
-      .d_y = args.d_y,
-      .x = args.x,
-      .d_residual = args.d_residual,
-      .weight = args.weight,
-      .mean = nullptr,
-      .rstd = args.rstd,
-      .partials = static_cast<float*>(args.workspace),
-      .num_tokens = args.num_tokens,
-      .num_vectors = static_cast<int>(args.hidden / 8)};
+  const gpu::NormBackward p = {.d_x = args.d_x,
+                               .d_y = args.d_y,
+                               .x = args.x,
+                               .d_residual = args.d_residual,
+                               .weight = args.weight,
+                               .mean = nullptr,
+                               .rstd = args.rstd,
+                               .partials = static_cast<float*>(args.workspace),
+                               .num_tokens = args.num_tokens,
+                               .num_vectors = static_cast<int>(args.hidden / 8),
+                               .amax = args.amax};
   const gpu::NormBackwardOutputs outputs = {.d_weight = args.d_weight,
                                             .d_bias = nullptr,
                                             .accumulate = args.accumulate};

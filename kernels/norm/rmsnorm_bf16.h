@@ -27,6 +27,7 @@ struct RmsNormForwardBf16Args {
   float epsilon;
   bool fp32_weight = false;
   bool adds_one = false;  // As in rmsnorm.h; with fp32_weight only.
+  float* amax = nullptr;  // Not null: raised to the largest |y|.
 };
 
 // The same of residual = x + delta.
@@ -42,6 +43,7 @@ struct ResidualRmsNormForwardBf16Args {
   float epsilon;
   bool fp32_weight = false;
   bool adds_one = false;  // As in rmsnorm.h; with fp32_weight only.
+  float* amax = nullptr;  // Not null: raised to the largest |y|.
 };
 
 struct RmsNormBackwardBf16Args {
@@ -58,6 +60,7 @@ struct RmsNormBackwardBf16Args {
   bool accumulate;  // d_weight is added to, not overwritten.
   bool fp32_weight = false;
   bool adds_one = false;  // As in rmsnorm.h; with fp32_weight only.
+  float* amax = nullptr;  // Not null: raised to the largest |d_x|.
 };
 
 // Zero if the shape is refused below.

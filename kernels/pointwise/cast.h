@@ -130,6 +130,15 @@ struct DecodeFloat8Args {
 };
 absl::Status DecodeFloat8(const DecodeFloat8Args& args, int num_threads);
 
+// y = the transpose of x, byte by byte.
+struct TransposeFloat8Args {
+  uint8_t* y;        // [columns, rows]; apart from x.
+  const uint8_t* x;  // [rows, columns]
+  int64_t rows;      // Zero is allowed and does nothing.
+  int64_t columns;
+};
+absl::Status TransposeFloat8(const TransposeFloat8Args& args, int num_threads);
+
 }  // namespace millrace
 
 #undef MILLRACE_HOST_DEVICE

@@ -13,6 +13,7 @@
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda/transpose_bytes.cuh"
 
 namespace millrace {
 namespace {
@@ -92,34 +93,6 @@ __global__ void __launch_bounds__(kNumThreads)
   }
 }
 
-// A thread takes four eights, so that enough loads are under way. Limited by
-// memory bandwidth. Whoever rounds the tensor reads it next, so its end stays
-// in the second-level cache.
-constexpr int kAmaxEights = 4;
-template <bool kIsWide>
-__global__ void __launch_bounds__(kNumThreads)
-    AmaxKernel(const __grid_constant__ AmaxBf16Args args,
-               const __grid_constant__ gpu::Eights eights) {
-  uint4 x[kAmaxEights];
-#pragma unroll
-  for (int i = 0; i < kAmaxEights; ++i) {
-    const gpu::Eights::Place place =
-        eights.Find((blockIdx.x * kAmaxEights + i) * kNumThreads + threadIdx.x);
-    const uint16_t* address = static_cast<const uint16_t*>(args.x) +
-                              place.row * args.x_row_stride + place.column;
-    x[i] = {};
-    if constexpr (kIsWide) {
-      if (place.count > 0) x[i] = gpu::Load16(address);
-    } else {
-      x[i] = gpu::Pack8(gpu::LoadEight<false>(address, place.count));
-    }
-  }
-  uint32_t largest = 0;
-#pragma unroll
-  for (const uint4& eight : x) largest = gpu::LargerPair(largest, eight);
-  gpu::RaiseAmax<kNumThreads>(args.amax, largest);
-}
-
 // 8-bit floats are made in tiles. A thread has a patch of 4 rows x 8 columns,
 // few enough registers that the loads of one block run under the work of
 // others.
@@ -141,18 +114,6 @@ __device__ __forceinline__ uint32_t EncodeFour(float a, float b, float c,
   const uint32_t high =
       __nv_cvt_float2_to_fp8x2(float2{c, d}, __NV_SATFINITE, kKind);
   return low | high << 16;
-}
-
-// Transposes 4 x 4 bytes; a word is a row, its lowest byte first.
-__device__ __forceinline__ void TransposeBytes(uint32_t (&rows)[4]) {
-  const uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140);
-  const uint32_t high01 = __byte_perm(rows[0], rows[1], 0x7362);
-  const uint32_t low23 = __byte_perm(rows[2], rows[3], 0x5140);
-  const uint32_t high23 = __byte_perm(rows[2], rows[3], 0x7362);
-  rows[0] = __byte_perm(low01, low23, 0x5410);
-  rows[1] = __byte_perm(low01, low23, 0x7632);
-  rows[2] = __byte_perm(high01, high23, 0x5410);
-  rows[3] = __byte_perm(high01, high23, 0x7632);
 }
 
 // Eight bytes, of which `count` are stored. kIsAligned: to a multiple of eight.
@@ -243,7 +204,7 @@ __global__ void __launch_bounds__(kTileThreads)
     uint32_t square[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) square[i] = part == 0 ? bytes[i].x : bytes[i].y;
-    TransposeBytes(square);
+    gpu::TransposeBytes(square);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       turned[slot(kPatchColumns * across + 4 * part + j, down)] = square[j];
@@ -334,26 +295,6 @@ absl::Status LaunchCastToFloat(const CastToFloatArgs& args,
       AreAligned({args.y, args.x}) ? WidenKernel<true> : WidenKernel<false>;
   kernel<<<NumBlocks(args.num_elements, 4), kNumThreads, 0, stream>>>(args);
   return CudaStatus(cudaGetLastError(), "launch cast to fp32");
-}
-
-absl::Status LaunchAmaxBf16(const AmaxBf16Args& args, cudaStream_t stream) {
-  if (args.rows < 0 || args.columns < 1 || args.x_row_stride < args.columns ||
-      !gpu::Eights::Fits(args.rows, args.columns)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "amax got [", args.rows, ", ", args.columns, "] with rows ",
-        args.x_row_stride,
-        " apart; needs zero rows or more, one column or more, rows apart, and "
-        "less than 2^34 elements"));
-  }
-  if (args.rows == 0) return absl::OkStatus();
-  const gpu::Eights eights(args.rows, args.columns);
-  const bool is_wide = args.columns % 8 == 0 && args.x_row_stride % 8 == 0 &&
-                       AreAligned({args.x});
-  constexpr int kPerBlock = kAmaxEights * kNumThreads;
-  const unsigned num_blocks = (eights.num_eights() + kPerBlock - 1) / kPerBlock;
-  const auto kernel = is_wide ? AmaxKernel<true> : AmaxKernel<false>;
-  kernel<<<num_blocks, kNumThreads, 0, stream>>>(args, eights);
-  return CudaStatus(cudaGetLastError(), "launch amax");
 }
 
 absl::Status LaunchQuantizeFloat8Bf16(const QuantizeFloat8Bf16Args& args,

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/fwd.h"
 #include "kernels/pointwise/cast.h"
 
@@ -31,17 +32,6 @@ struct CastToFloatArgs {
   float* y;       // [num_elements]
   const void* x;  // [num_elements] bf16
   int64_t num_elements;
-};
-
-// The largest magnitude of a tensor, which chooses its scale.
-struct AmaxBf16Args {
-  // Becomes the larger of what it was and the largest |x|; NaN counts as larger
-  // than all. The caller sets it to zero first.
-  float* amax;
-  const void* x;         // [rows, columns] bf16, at any address.
-  int64_t x_row_stride;  // In elements.
-  int64_t rows;          // Zero is allowed and does nothing.
-  int64_t columns;
 };
 
 // y = x * scale, rounded to the format. A training step that chooses its scale
@@ -68,6 +58,16 @@ struct QuantizeFloat8Bf16Args {
   Float8Format format;
 };
 
+// y = the transpose of x, byte by byte: a weight that was quantized and
+// gathered by rows becomes what the gradient of its input multiplies by.
+struct TransposeFloat8CudaArgs {
+  void* y;        // [columns, rows] 8-bit; apart from x.
+  const void* x;  // [rows, columns] 8-bit, rows x_row_stride elements apart.
+  int64_t x_row_stride;
+  int64_t rows;  // Zero is allowed and does nothing.
+  int64_t columns;
+};
+
 // Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape or
 // scales that exclude each other. Equal inputs give equal bits.
 // Tensors of 8-bit floats are dense; any shape will do, and where rows and
@@ -76,9 +76,12 @@ struct QuantizeFloat8Bf16Args {
 absl::Status LaunchCastToBf16(const CastToBf16Args& args, cudaStream_t stream);
 absl::Status LaunchCastToFloat(const CastToFloatArgs& args,
                                cudaStream_t stream);
-absl::Status LaunchAmaxBf16(const AmaxBf16Args& args, cudaStream_t stream);
 absl::Status LaunchQuantizeFloat8Bf16(const QuantizeFloat8Bf16Args& args,
                                       cudaStream_t stream);
+// Its accesses are wide where rows, columns, stride and addresses are multiples
+// of sixteen.
+absl::Status LaunchTransposeFloat8(const TransposeFloat8CudaArgs& args,
+                                   cudaStream_t stream);
 
 }  // namespace millrace
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast_divide.h"
@@ -161,6 +162,22 @@ RopeParams MakeParams(const RopeBf16Shape& shape, const float* table,
   return p;
 }
 
+// Raises amax by the elements of d_qkv that no kernel of the turn writes.
+absl::Status LaunchAmaxOfRest(const RopeBackwardBf16Args& args,
+                              bool turns_whole_heads, cudaStream_t stream) {
+  const RopeBf16Shape& shape = args.shape;
+  const int64_t num_heads = shape.num_heads + 2 * shape.num_kv_heads;
+  const int64_t first_head =
+      turns_whole_heads ? shape.num_heads + shape.num_kv_heads : 0;
+  return LaunchAmaxBf16({.amax = args.amax,
+                         .x = static_cast<const __nv_bfloat16*>(args.d_qkv) +
+                              first_head * shape.head_dim,
+                         .x_row_stride = args.d_qkv_token_stride,
+                         .rows = shape.num_tokens,
+                         .columns = (num_heads - first_head) * shape.head_dim},
+                        stream);
+}
+
 }  // namespace
 
 int64_t RopeBackwardBf16WorkspaceBytes(const RopeBf16Shape& shape) {
@@ -218,11 +235,15 @@ absl::Status LaunchRopeBackwardBf16(const RopeBackwardBf16Args& args,
   p.sine_sign = -1.0f;
   p.out = static_cast<__nv_bfloat16*>(args.d_qkv);
   p.out_token_stride = args.d_qkv_token_stride;
+  const bool turns_whole_heads = 2 * p.half == p.head_dim;
+  if (turns_whole_heads) p.amax = args.amax;
   if (args.q_weight == nullptr) {
     if (shape.num_tokens == 0) return absl::OkStatus();
     p.in = p.out;
     p.in_token_stride = p.out_token_stride;
-    return LaunchTurn(p, stream);
+    RETURN_IF_ERROR(LaunchTurn(p, stream));
+    if (args.amax == nullptr) return absl::OkStatus();
+    return LaunchAmaxOfRest(args, turns_whole_heads, stream);
   }
 
   p.in = static_cast<const __nv_bfloat16*>(args.qkv);
@@ -245,7 +266,7 @@ absl::Status LaunchRopeBackwardBf16(const RopeBackwardBf16Args& args,
       return CudaStatus(cudaGetLastError(), "launch RopeNormBackwardBf16");
     }));
   }
-  return LaunchColumnSum(
+  RETURN_IF_ERROR(LaunchColumnSum(
       {.sums = {{args.d_q_weight, p.partials, p.parts[0].num_blocks},
                 {args.d_k_weight,
                  p.partials + p.parts[1].first_block * shape.head_dim,
@@ -253,7 +274,9 @@ absl::Status LaunchRopeBackwardBf16(const RopeBackwardBf16Args& args,
        .num_sums = 2,
        .num_columns = shape.head_dim,
        .accumulate = args.accumulate},
-      stream);
+      stream));
+  if (args.amax == nullptr || shape.num_tokens == 0) return absl::OkStatus();
+  return LaunchAmaxOfRest(args, turns_whole_heads, stream);
 }
 
 }  // namespace millrace

@@ -80,6 +80,11 @@ struct RopeBackwardBf16Args {
   bool adds_one = false;
   void* workspace;  // RopeBackwardBf16WorkspaceBytes(), 16-byte aligned.
   RopeBf16Shape shape;
+  // Not null: raised to the largest magnitude of the whole gradient of the
+  // projection, num_kv_heads value heads after the keys included. A second
+  // small kernel reads the value heads. Where only part of each head turns, it
+  // reads all heads.
+  float* amax = nullptr;
 };
 
 // With QK-norm; without, the backward pass needs none.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/fast_divide.h"
@@ -46,6 +47,7 @@ struct RopeParams {
   float epsilon;
   bool fp32_weight;
   float weight_offset;  // Added to the weights.
+  float* amax;  // Raised to the largest magnitude stored in `out`, or null.
   RopePart parts[2];
 };
 
@@ -108,12 +110,15 @@ __device__ __forceinline__ RawPair LoadHead(const RopeParams& p,
   return {Load16Streaming(head), Load16Streaming(head + p.half)};
 }
 
-__device__ __forceinline__ void StoreHead(const RopeParams& p,
-                                          const RopeWork& work,
-                                          const HeadPair& x) {
+// Returns what it stored.
+__device__ __forceinline__ RawPair StoreHead(const RopeParams& p,
+                                             const RopeWork& work,
+                                             const HeadPair& x) {
+  const RawPair raw = {Pack8(x.a), Pack8(x.b)};
   __nv_bfloat16* head = HeadAddress(p, p.out, p.out_token_stride, work);
-  Store16Streaming(head, Pack8(x.a));
-  Store16Streaming(head + p.half, Pack8(x.b));
+  Store16Streaming(head, raw.a);
+  Store16Streaming(head + p.half, raw.b);
+  return raw;
 }
 
 struct Angles {
@@ -187,8 +192,13 @@ __global__ void __launch_bounds__(kRopeThreads)
       WorkOf<kLanes>(p, p.parts[0], int64_t{blockIdx.x} * kGroups);
   const RawPair raw = LoadHead(p, p.in, p.in_token_stride, work);
   const Angles angles = LoadAngles(p, work);
+  RawPair stored{};
   if (work.is_active) {
-    StoreHead(p, work, Turn(Unpack(raw), angles, p.sine_sign));
+    stored = StoreHead(p, work, Turn(Unpack(raw), angles, p.sine_sign));
+  }
+  if (p.amax != nullptr) {
+    RaiseAmax<kRopeThreads>(p.amax,
+                            LargerPair(LargerPair(0, stored.a), stored.b));
   }
 }
 
@@ -278,6 +288,7 @@ __global__ void __launch_bounds__(kRopeThreads, kBlocksPerMultiprocessor)
   const int64_t num_items = p.num_tokens * part.num_heads.divisor;
   const HeadPair weight = LoadWeight<kLanes>(p, part);
   HeadPair d_weight{};
+  uint32_t largest = 0;
 #pragma unroll 1
   for (int64_t first = (int64_t{blockIdx.x} - part.first_block) * kGroups;
        first < num_items; first += int64_t{part.num_blocks} * kGroups) {
@@ -312,9 +323,13 @@ __global__ void __launch_bounds__(kRopeThreads, kBlocksPerMultiprocessor)
         d_x.a.v[j] = rstd * (g.a.v[j] - n.a.v[j] * mean);
         d_x.b.v[j] = rstd * (g.b.v[j] - n.b.v[j] * mean);
       }
-      StoreHead(p, work, d_x);
+      const RawPair stored = StoreHead(p, work, d_x);
+      if (p.amax != nullptr) {
+        largest = LargerPair(LargerPair(largest, stored.a), stored.b);
+      }
     }
   }
+  if (p.amax != nullptr) RaiseAmax<kRopeThreads>(p.amax, largest);
 
   // The groups' shares, added in their order.
   __shared__ float shares[kGroups][2][8 * kLanes];

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/cuda/occupancy.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/status.h"
@@ -65,6 +66,9 @@ __global__ void __launch_bounds__(kNumThreads)
 #pragma unroll
   for (int j = 0; j < 8; ++j) up.v[j] *= GatedOf<kGate>(gate.v[j]).value;
   gpu::StoreEight<kIsWide>(At(args.activation, place), up, place.count);
+  if (args.amax != nullptr) {
+    gpu::RaiseAmax<kNumThreads>(args.amax, gpu::LargerPair(0, gpu::Pack8(up)));
+  }
 }
 
 // The same for the backward pass. Room for all threads of the multiprocessor
@@ -94,6 +98,11 @@ __global__ void __launch_bounds__(kNumThreads,
   gpu::StoreEight<kIsWide>(At(args.d_up, place), up, place.count);
   if (args.activation.data != nullptr) {
     gpu::StoreEight<kIsWide>(At(args.activation, place), d, place.count);
+  }
+  if (args.amax != nullptr) {
+    const uint32_t largest = gpu::LargerPair(0, gpu::Pack8(gate));
+    gpu::RaiseAmax<kNumThreads>(args.amax,
+                                gpu::LargerPair(largest, gpu::Pack8(up)));
   }
 }
 

@@ -29,6 +29,7 @@ struct SwigluForwardBf16Args {
   int64_t num_tokens;  // Zero is allowed and does nothing.
   int64_t ffn_hidden;  // At least one.
   GluGate kind = GluGate::kSilu;
+  float* amax = nullptr;  // Not null: raised to the largest |activation|.
 };
 
 // d_gate = d_activation up silu'(gate), d_up = d_activation silu(gate).
@@ -44,6 +45,8 @@ struct SwigluBackwardBf16Args {
   int64_t num_tokens;
   int64_t ffn_hidden;
   GluGate kind = GluGate::kSilu;
+  // Not null: raised to the largest magnitude of d_gate and d_up together.
+  float* amax = nullptr;
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names a bad shape. In

@@ -31,11 +31,11 @@ def _numbers(*names):
 
 _RmsNormForward = _struct(
     "RmsNormForward", *_pointers("y", "rstd", "x", "weight"), *_numbers("num_tokens", "hidden"),
-    ("epsilon", c_double))
+    ("epsilon", c_double), *_pointers("amax"))
 _RmsNormBackward = _struct(
     "RmsNormBackward",
     *_pointers("d_x", "d_weight", "d_y", "x", "rstd", "weight", "d_residual", "workspace"),
-    *_numbers("num_tokens", "hidden", "accumulate"))
+    *_numbers("num_tokens", "hidden", "accumulate"), *_pointers("amax"))
 _Heads = _struct("Heads", *_pointers("data"),
                  *_numbers("token_stride", "head_stride", "sequence_stride"))
 _AttentionShape = _struct(
@@ -44,7 +44,7 @@ _AttentionShape = _struct(
               "causal", "window"), *_pointers("document_offsets"), *_numbers("total_tokens"))
 _AttentionForward = _struct(
     "AttentionForward", ("o", _Heads), *_pointers("lse"), ("q", _Heads), ("k", _Heads),
-    ("v", _Heads), *_pointers("tile_counter"), ("shape", _AttentionShape))
+    ("v", _Heads), *_pointers("tile_counter"), ("shape", _AttentionShape), *_pointers("amax"))
 _AttentionBackward = _struct(
     "AttentionBackward",
     *[(name, _Heads) for name in ["d_q", "d_k", "d_v", "q", "k", "v", "o", "d_o"]],

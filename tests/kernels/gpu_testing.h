@@ -51,6 +51,15 @@ inline Bf16s ToBf16(const std::vector<float>& values) {
   return bits;
 }
 
+// Zero for none.
+inline float LargestMagnitude(const Bf16s& bits) {
+  float largest = 0.0f;
+  for (const uint16_t x : bits) {
+    largest = std::fmax(largest, std::fabs(FromBf16(x)));
+  }
+  return largest;
+}
+
 // Standard normal values, fresh ones every run.
 class RandomNormals {
  public:

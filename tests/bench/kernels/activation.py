@@ -7,10 +7,11 @@ from harness import pointer, relative_error, sets_for, struct
 
 Rows = struct("Rows", ("data", "ptr"), ("row_stride", "i64"))
 SwigluForward = struct("SwigluForward", ("activation", Rows), ("gate", Rows), ("up", Rows),
-                       ("num_tokens", "i64"), ("ffn_hidden", "i64"))
+                       ("num_tokens", "i64"), ("ffn_hidden", "i64"), ("amax", "ptr"))
 SwigluBackward = struct("SwigluBackward", ("d_gate", Rows), ("d_up", Rows),
                         ("activation", Rows), ("gate", Rows), ("up", Rows),
-                        ("d_activation", Rows), ("num_tokens", "i64"), ("ffn_hidden", "i64"))
+                        ("d_activation", Rows), ("num_tokens", "i64"), ("ffn_hidden", "i64"),
+                        ("amax", "ptr"))
 
 
 GeluForward = struct("GeluForward", ("y", "ptr"), ("x", "ptr"), ("num_elements", "i64"),
@@ -50,13 +51,19 @@ class Swiglu:
         halves = lambda x: (rows(x[:, :ffn]), rows(x[:, ffn:]))
         f_forward = library.function("millrace_swiglu_forward_bf16")
         f_backward = library.function("millrace_swiglu_backward_bf16")
-        forward = [SwigluForward(rows(self.out), *halves(x), tokens, ffn)
-                   for x in self.gate_up]
-        backward = lambda again: [
+        self.amax = torch.zeros(2, device="cuda")  # Of the activation and the gradients.
+        forward = lambda amax: [
+            SwigluForward(rows(self.out), *halves(x), tokens, ffn, pointer(amax))
+            for x in self.gate_up]
+        backward = lambda again, amax=None: [
             SwigluBackward(*halves(self.d_gate_up), rows(again), *halves(x), rows(d), tokens,
-                           ffn) for x, d in zip(self.gate_up, self.d)]
+                           ffn, pointer(amax)) for x, d in zip(self.gate_up, self.d)]
         plain, recompute = backward(None), backward(self.again)
-        self.forward = lambda i: f_forward(forward[i])
+        plain_forward, amax_forward = forward(None), forward(self.amax[0:])
+        amax_backward = backward(None, self.amax[1:])
+        self.forward = lambda i: f_forward(plain_forward[i])
+        self.forward_amax = lambda i: f_forward(amax_forward[i])
+        self.backward_amax = lambda i: f_backward(amax_backward[i])
         self.backward = lambda i: f_backward(plain[i])
         self.backward_recompute = lambda i: f_backward(recompute[i])
         self.bytes = 2 * tokens * ffn
@@ -68,8 +75,12 @@ class Swiglu:
             grad, = torch.autograd.grad(out, x, self.d[0].float())
         self.forward(0)
         self.backward_recompute(0)
-        return max(relative_error(self.out, out), relative_error(self.again, out)), \
-            relative_error(self.d_gate_up, grad)
+        errors = (max(relative_error(self.out, out), relative_error(self.again, out)),
+                  relative_error(self.d_gate_up, grad))
+        self.forward_amax(0)
+        self.backward_amax(0)
+        found = [self.out.abs().max().item(), self.d_gate_up.abs().max().item()]
+        return errors if self.amax.tolist() == found else (float("nan"), float("nan"))
 
 
 def run_gelu(bench, tokens, ffn):
@@ -122,6 +133,10 @@ def run(bench):
                             "compiled": lambda i: compiled_backward(case.gate_up[i],
                                                                     case.d[i])}, case.n)
         bench.row("SwiGLU backward", name, times, num_bytes=5 * case.bytes, error=error[1])
+        times = bench.time({"millrace": case.forward_amax}, case.n)
+        bench.row("SwiGLU forward", name + ", amax", times, num_bytes=3 * case.bytes)
+        times = bench.time({"millrace": case.backward_amax}, case.n)
+        bench.row("SwiGLU backward", name + ", amax", times, num_bytes=5 * case.bytes)
         times = bench.time({"millrace": case.backward_recompute}, case.n)
         bench.row("SwiGLU backward", name + ", activation again", times,
                   num_bytes=6 * case.bytes)

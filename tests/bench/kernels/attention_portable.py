@@ -13,7 +13,7 @@ Shape = struct("Shape", ("num_sequences", "i64"), ("sequence_length", "i64"),
                ("causal", "i64"), ("window", "i64"), ("document_offsets", "ptr"),
                ("total_tokens", "i64"))
 Forward = struct("Forward", ("o", Heads), ("lse", "ptr"), ("q", Heads), ("k", Heads),
-                 ("v", Heads), ("tile_counter", "ptr"), ("shape", Shape))
+                 ("v", Heads), ("tile_counter", "ptr"), ("shape", Shape), ("amax", "ptr"))
 Backward = struct("Backward", ("d_q", Heads), ("d_k", Heads), ("d_v", Heads), ("q", Heads),
                   ("k", Heads), ("v", Heads), ("o", Heads), ("d_o", Heads), ("lse", "ptr"),
                   ("workspace", "ptr"), ("shape", Shape), ("deterministic", "i64"))

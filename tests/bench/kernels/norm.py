@@ -22,13 +22,13 @@ def args_types(kind):
     sizes = [("num_tokens", "i64"), ("hidden", "i64")]
     return (
         struct("Forward", ("y", "ptr"), *mean, ("rstd", "ptr"), ("x", "ptr"), ("weight", "ptr"),
-               *bias, *sizes, ("epsilon", "f64")),
+               *bias, *sizes, ("epsilon", "f64"), ("amax", "ptr")),
         struct("ResidualForward", ("residual", "ptr"), ("y", "ptr"), *mean, ("rstd", "ptr"),
                ("x", "ptr"), ("delta", "ptr"), ("weight", "ptr"), *bias, *sizes,
-               ("epsilon", "f64")),
+               ("epsilon", "f64"), ("amax", "ptr")),
         struct("Backward", ("d_x", "ptr"), ("d_weight", "ptr"), *d_bias, ("d_y", "ptr"),
                ("x", "ptr"), *mean, ("rstd", "ptr"), ("weight", "ptr"), ("d_residual", "ptr"),
-               ("workspace", "ptr"), *sizes, ("accumulate", "i64")))
+               ("workspace", "ptr"), *sizes, ("accumulate", "i64"), ("amax", "ptr")))
 
 
 class Case:
@@ -46,6 +46,7 @@ class Case:
         self.weight, self.bias = (torch.randn(hidden, device="cuda", dtype=torch.bfloat16)
                                   for _ in range(2))
         self.mean, self.rstd = torch.full((2, self.n, tokens), float("nan"), device="cuda")
+        self.amax = torch.zeros(2, device="cuda")  # Of y and d_x.
         self.d_weight, self.d_bias = torch.full((2, hidden), float("nan"), device="cuda")
         self._bind(library)
 
@@ -73,6 +74,13 @@ class Case:
                                        workspace=pointer(self._workspace), accumulate=0,
                                        **common[i], **layer(d_bias=self.d_bias))
                          for i in range(self.n)]
+        with_amax = lambda args, amax: type(args)(
+            **{name: getattr(args, name) for name, _ in args._fields_ if name != "amax"},
+            amax=pointer(amax))
+        residual_amax = [with_amax(args, self.amax[0:]) for args in residual_args]
+        backward_amax = [with_amax(args, self.amax[1:]) for args in backward_args]
+        self.residual_forward_amax = lambda i: residual(residual_amax[i])
+        self.backward_amax = lambda i: backward(backward_amax[i])
         self.forward = lambda i: forward(forward_args[i])
         self.residual_forward = lambda i: residual(residual_args[i])
         self.backward = lambda i: backward(backward_args[i])
@@ -144,10 +152,17 @@ def run(bench):
             errors = case.errors()
             # Two roundings to bf16 leave about 2.4e-3 norm-wise.
             failed |= not max(errors) < 4e-3
+            case.residual_forward_amax(0)
+            case.backward_amax(0)
+            failed |= case.amax.tolist() != [case.y[0].abs().max().item(),
+                                             case.d_x[0].abs().max().item()]
             ops = [("forward", case.forward, 2, errors[0]),
                    ("residual + norm forward", case.residual_forward, 4, errors[0]),
-                   ("norm backward + residual", case.backward, 4, errors[1])]
+                   ("norm backward + residual", case.backward, 4, errors[1]),
+                   ("residual + norm forward, amax", case.residual_forward_amax, 4, errors[0]),
+                   ("norm backward + residual, amax", case.backward_amax, 4, errors[1])]
             peers = compiled_peers(case) if hidden in (4096, 8192) else [None] * 3
+            peers = [*peers, None, None]
             for (name, ours, tensors, error), peer in zip(ops, peers):
                 variants = {"millrace": ours}
                 if peer is not None:

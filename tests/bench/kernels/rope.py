@@ -19,7 +19,7 @@ Backward = struct("Backward", ("d_qkv", "ptr"), ("d_qkv_token_stride", "i64"), (
                   ("position_ids", "ptr"), ("q_weight", "ptr"), ("k_weight", "ptr"),
                   ("qkv", "ptr"), ("qkv_token_stride", "i64"), ("rstd", "ptr"),
                   ("d_q_weight", "ptr"), ("d_k_weight", "ptr"), ("accumulate", "i64"),
-                  ("workspace", "ptr"), ("shape", Shape))
+                  ("workspace", "ptr"), ("shape", Shape), ("amax", "ptr"))
 EPSILON = 1e-6
 
 
@@ -63,6 +63,10 @@ class Case:
         self.backward = bind(backward, [
             Backward(d_qkv=pointer(self.d_qkv[i]), d_qkv_token_stride=stride, table=table,
                      shape=shape) for i in every])
+        self.amax = torch.zeros(1, device="cuda")
+        self.backward_amax = bind(backward, [
+            Backward(d_qkv=pointer(self.d_qkv[i]), d_qkv_token_stride=stride, table=table,
+                     shape=shape, amax=pointer(self.amax)) for i in every])
         self.norm_forward = bind(forward, [
             Forward(pointer(self.out[i]), out_stride, pointer(self.qkv[i]), stride, table, 0,
                     *weights, pointer(self.rstd[i]), EPSILON, shape) for i in every])
@@ -103,6 +107,10 @@ class Case:
         self.backward(0)
         errors["forward"] = relative_error(self.qkv[0][:, :turned], self.turn(x.detach()))
         errors["backward"] = relative_error(self.d_qkv[0][:, :turned], self.turn(d_out, -1.0))
+        self.d_qkv[0].copy_(before[1])
+        self.backward_amax(0)
+        if self.amax.item() != self.d_qkv[0].abs().max().item():
+            errors["backward, amax"] = float("nan")
         untouched = all(torch.equal(a[0][:, turned:], b[:, turned:])
                         for a, b in zip((self.qkv, self.d_qkv), before))
         return errors, untouched
@@ -136,8 +144,11 @@ def run(bench):
         case = Case(bench.library, tokens, sequence, heads, kv_heads, head_dim)
         errors, untouched = case.errors()
         failed |= not untouched or not max(errors.values()) < 4e-3
+        errors.setdefault("backward, amax", errors["backward"])
         peers = compiled_peers(case)
         for name, ours, passes in (("forward", case.forward, 2), ("backward", case.backward, 2),
+                                   ("backward, amax", case.backward_amax,
+                                    2 + kv_heads / (heads + kv_heads)),
                                    ("norm forward", case.norm_forward, 2),
                                    ("norm backward", case.norm_backward, 3)):
             variants = {"millrace": ours}

@@ -14,7 +14,8 @@ namespace {
 class AttentionBf16Test : public testing::TestWithParam<AttentionBf16Case> {};
 
 // Goal: the forward pass means what attention.h says, reads packed tensors in
-// place, writes every element, and gives equal bits for equal inputs. Method:
+// place, writes every element, gives equal bits for equal inputs, and finds the
+// largest of its outputs if asked. Method:
 // odd and even shapes against fp64 on fresh normal inputs, outputs poisoned
 // with NaN. Rounding p to bf16 leaves a norm-wise error near 2.5e-3 (cuDNN's is
 // alike); 4e-3 allows for small shapes. A mask or a tile that is off by one
@@ -32,8 +33,10 @@ TEST_P(AttentionBf16Test, MatchesTheReference) {
                 1e-4 * c.input_scale * c.input_scale)
         << i;
   }
-  const auto again = operands.RunForward();
+  const auto again = operands.RunForward(/*with_amax=*/true);
   EXPECT_EQ(again.o, forward.o) << "the second run differs";
+  EXPECT_EQ(forward.amax, 0.0f);
+  EXPECT_EQ(again.amax, LargestMagnitude(again.o));
   EXPECT_EQ(again.lse, forward.lse);
 }
 

@@ -220,12 +220,14 @@ class AttentionBf16Operands {
   struct Forward {
     Bf16s o;
     std::vector<float> lse;
+    float amax;  // Zero without.
   };
   // Into poisoned outputs.
-  Forward RunForward() {
+  Forward RunForward(bool with_amax = false) {
     const int64_t rows = c_.NumTokens() * shape_.num_heads;
     DeviceBuffer<uint16_t> o = PoisonedBf16(rows * shape_.head_dim);
     DeviceBuffer<float> lse = PoisonedFloats(rows);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
     const absl::Status status =
         LaunchAttentionForwardBf16({.o = Outputs(o),
                                     .lse = lse.data(),
@@ -233,11 +235,12 @@ class AttentionBf16Operands {
                                     .k = Keys(qkv_),
                                     .v = Values(qkv_),
                                     .tile_counter = counter_.data(),
-                                    .shape = shape_},
+                                    .shape = shape_,
+                                    .amax = with_amax ? amax.data() : nullptr},
                                    nullptr);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    return {ToHost(o), ToHost(lse)};
+    return {ToHost(o), ToHost(lse), ToHost(amax)[0]};
   }
 
  private:

@@ -81,6 +81,7 @@ TEST_P(LayerNormBf16Test, ForwardMatchesTheReference) {
     DeviceBuffer<uint16_t> y = PoisonedBf16(size_);
     DeviceBuffer<float> mean = PoisonedFloats(num_tokens_);
     DeviceBuffer<float> rstd = PoisonedFloats(num_tokens_);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
     const absl::Status status =
         LaunchLayerNormForwardBf16({.y = in_place ? device_x.data() : y.data(),
                                     .mean = mean.data(),
@@ -90,11 +91,13 @@ TEST_P(LayerNormBf16Test, ForwardMatchesTheReference) {
                                     .bias = device_bias.data(),
                                     .num_tokens = num_tokens_,
                                     .hidden = hidden_,
-                                    .epsilon = kEpsilon},
+                                    .epsilon = kEpsilon,
+                                    .amax = in_place ? amax.data() : nullptr},
                                    nullptr);
     ASSERT_TRUE(status.ok()) << status;
-    expect(ToHost(in_place ? device_x : y), ToHost(mean), ToHost(rstd), x,
-           what);
+    const Bf16s host_y = ToHost(in_place ? device_x : y);
+    expect(host_y, ToHost(mean), ToHost(rstd), x, what);
+    EXPECT_EQ(ToHost(amax)[0], in_place ? LargestMagnitude(host_y) : 0.0f);
   }
   for (const bool in_place : {false, true}) {
     const std::string what = in_place ? "of a sum in place" : "of a sum";
@@ -104,6 +107,7 @@ TEST_P(LayerNormBf16Test, ForwardMatchesTheReference) {
     DeviceBuffer<uint16_t> residual = PoisonedBf16(size_);
     DeviceBuffer<float> mean = PoisonedFloats(num_tokens_);
     DeviceBuffer<float> rstd = PoisonedFloats(num_tokens_);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
     const absl::Status status = LaunchResidualLayerNormForwardBf16(
         {.residual = in_place ? device_x.data() : residual.data(),
          .y = in_place ? device_delta.data() : y.data(),
@@ -115,21 +119,23 @@ TEST_P(LayerNormBf16Test, ForwardMatchesTheReference) {
          .bias = device_bias.data(),
          .num_tokens = num_tokens_,
          .hidden = hidden_,
-         .epsilon = kEpsilon},
+         .epsilon = kEpsilon,
+         .amax = in_place ? amax.data() : nullptr},
         nullptr);
     ASSERT_TRUE(status.ok()) << status;
     const Bf16s host_residual = ToHost(in_place ? device_x : residual);
     EXPECT_EQ(host_residual, ToBf16(sum)) << what;
-    expect(ToHost(in_place ? device_delta : y), ToHost(mean), ToHost(rstd),
-           host_residual, what);
+    const Bf16s host_y = ToHost(in_place ? device_delta : y);
+    expect(host_y, ToHost(mean), ToHost(rstd), host_residual, what);
+    EXPECT_EQ(ToHost(amax)[0], in_place ? LargestMagnitude(host_y) : 0.0f);
   }
 }
 
 // Goal: backward means what layernorm.h says, with and without a residual
 // gradient, with d_x apart from it or over it, d_weight set or added to, and
-// equal bits on a second run. Tolerance: one rounding of d_x to bf16 beside
-// fp32 noise of its terms, of size 10 at most; d_weight is a sum of up to 777
-// fp32 terms of size 10.
+// equal bits on a second run, which also finds the largest |d_x|. Tolerance:
+// one rounding of d_x to bf16 beside fp32 noise of its terms, of size 10 at
+// most; d_weight is a sum of up to 777 fp32 terms of size 10.
 TEST_P(LayerNormBf16Test, BackwardMatchesTheReference) {
   const Bf16s x = random_.Bits(size_);
   const Bf16s d_y = random_.Bits(size_);
@@ -172,7 +178,7 @@ TEST_P(LayerNormBf16Test, BackwardMatchesTheReference) {
            .num_tokens = num_tokens_,
            .hidden = hidden_,
            .accumulate = accumulate});
-      auto run = [&](bool in_place) {
+      auto run = [&](bool in_place, bool with_amax) {
         DeviceBuffer<uint16_t> device_d_residual = ToDevice(d_residual);
         DeviceBuffer<uint16_t> device_d_x = PoisonedBf16(size_);
         DeviceBuffer<float> device_d_weight =
@@ -181,6 +187,7 @@ TEST_P(LayerNormBf16Test, BackwardMatchesTheReference) {
             accumulate ? ToDevice(bias_before) : PoisonedFloats(hidden_);
         DeviceBuffer<float> workspace = PoisonedFloats(
             LayerNormBackwardBf16WorkspaceBytes(num_tokens_, hidden_) / 4);
+        DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
         const absl::Status status = LaunchLayerNormBackwardBf16(
             {.d_x = in_place ? device_d_residual.data() : device_d_x.data(),
              .d_weight = device_d_weight.data(),
@@ -194,19 +201,24 @@ TEST_P(LayerNormBf16Test, BackwardMatchesTheReference) {
              .workspace = workspace.data(),
              .num_tokens = num_tokens_,
              .hidden = hidden_,
-             .accumulate = accumulate},
+             .accumulate = accumulate,
+             .amax = with_amax ? amax.data() : nullptr},
             nullptr);
         EXPECT_TRUE(status.ok()) << status;
-        return std::tuple{ToHost(in_place ? device_d_residual : device_d_x),
-                          ToHost(device_d_weight), ToHost(device_d_bias)};
+        const Bf16s host_d_x =
+            ToHost(in_place ? device_d_residual : device_d_x);
+        EXPECT_EQ(ToHost(amax)[0],
+                  with_amax ? LargestMagnitude(host_d_x) : 0.0f);
+        return std::tuple{host_d_x, ToHost(device_d_weight),
+                          ToHost(device_d_bias)};
       };
       SCOPED_TRACE(absl::StrCat("residual ", with_residual, ", accumulate ",
                                 accumulate));
-      const auto first = run(false);
+      const auto first = run(false, false);
       ExpectNear(FromBf16(std::get<0>(first)), d_x, kRounding, 2e-5, "d_x");
       ExpectNear(std::get<1>(first), d_weight, 1e-5, 1e-4, "d_weight");
       ExpectNear(std::get<2>(first), d_bias, 1e-5, 1e-4, "d_bias");
-      EXPECT_EQ(run(with_residual), first) << "the second run differs";
+      EXPECT_EQ(run(with_residual, true), first) << "the second run differs";
     }
   }
 }

@@ -58,7 +58,8 @@ class RmsNormBf16Test
 };
 
 // Goal: forward means what rmsnorm.h says and writes every element, also where
-// outputs lie over inputs; a residual is the sum, rounded once. Method: outputs
+// outputs lie over inputs; a residual is the sum, rounded once; amax is the
+// largest |y|. Method: outputs
 // poisoned with NaN against the reference on the same bf16 inputs. Tolerance:
 // one rounding of y to bf16; rstd is fp32 (rsqrt within 2 units, sums of up to
 // 65536 squares in pairs).
@@ -88,6 +89,7 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
     DeviceBuffer<uint16_t> device_x = ToDevice(x);
     DeviceBuffer<uint16_t> y = PoisonedBf16(size_);
     DeviceBuffer<float> rstd = PoisonedFloats(num_tokens_);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
     const absl::Status status =
         LaunchRmsNormForwardBf16({.y = in_place ? device_x.data() : y.data(),
                                   .rstd = rstd.data(),
@@ -96,10 +98,13 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
                                   .num_tokens = num_tokens_,
                                   .hidden = hidden_,
                                   .epsilon = kRmsNormEpsilon,
-                                  .fp32_weight = fp32_weight_},
+                                  .fp32_weight = fp32_weight_,
+                                  .amax = in_place ? amax.data() : nullptr},
                                  nullptr);
     ASSERT_TRUE(status.ok()) << status;
-    expect(ToHost(in_place ? device_x : y), ToHost(rstd), x, what);
+    const Bf16s host_y = ToHost(in_place ? device_x : y);
+    expect(host_y, ToHost(rstd), x, what);
+    EXPECT_EQ(ToHost(amax)[0], in_place ? LargestMagnitude(host_y) : 0.0f);
   }
   for (const bool in_place : {false, true}) {
     const std::string what = in_place ? "of a sum in place" : "of a sum";
@@ -108,6 +113,7 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
     DeviceBuffer<uint16_t> y = PoisonedBf16(size_);
     DeviceBuffer<uint16_t> residual = PoisonedBf16(size_);
     DeviceBuffer<float> rstd = PoisonedFloats(num_tokens_);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
     const absl::Status status = LaunchResidualRmsNormForwardBf16(
         {.residual = in_place ? device_x.data() : residual.data(),
          .y = in_place ? device_delta.data() : y.data(),
@@ -118,21 +124,23 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
          .num_tokens = num_tokens_,
          .hidden = hidden_,
          .epsilon = kRmsNormEpsilon,
-         .fp32_weight = fp32_weight_},
+         .fp32_weight = fp32_weight_,
+         .amax = in_place ? amax.data() : nullptr},
         nullptr);
     ASSERT_TRUE(status.ok()) << status;
     const Bf16s host_residual = ToHost(in_place ? device_x : residual);
     EXPECT_EQ(host_residual, ToBf16(sum)) << what;
-    expect(ToHost(in_place ? device_delta : y), ToHost(rstd), host_residual,
-           what);
+    const Bf16s host_y = ToHost(in_place ? device_delta : y);
+    expect(host_y, ToHost(rstd), host_residual, what);
+    EXPECT_EQ(ToHost(amax)[0], in_place ? LargestMagnitude(host_y) : 0.0f);
   }
 }
 
 // Goal: backward means what rmsnorm.h says, with and without a residual
 // gradient, with d_x apart from it or over it, d_weight set or added to, and
-// equal bits on a second run. Tolerance: one rounding of d_x to bf16 beside
-// fp32 noise of its terms, of size 10 at most; d_weight is a sum of up to 777
-// fp32 terms of size 10.
+// equal bits on a second run, which also finds the largest |d_x|. Tolerance:
+// one rounding of d_x to bf16 beside fp32 noise of its terms, of size 10 at
+// most; d_weight is a sum of up to 777 fp32 terms of size 10.
 TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
   const Bf16s x = random_.Bits(size_);
   const Bf16s d_y = random_.Bits(size_);
@@ -166,13 +174,15 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
            .num_tokens = num_tokens_,
            .hidden = hidden_,
            .accumulate = accumulate});
-      auto run = [&](bool in_place) -> std::pair<Bf16s, std::vector<float>> {
+      auto run = [&](bool in_place,
+                     bool with_amax) -> std::pair<Bf16s, std::vector<float>> {
         DeviceBuffer<uint16_t> device_d_residual = ToDevice(d_residual);
         DeviceBuffer<uint16_t> device_d_x = PoisonedBf16(size_);
         DeviceBuffer<float> device_d_weight =
             accumulate ? ToDevice(before) : PoisonedFloats(hidden_);
         DeviceBuffer<float> workspace = PoisonedFloats(
             RmsNormBackwardBf16WorkspaceBytes(num_tokens_, hidden_) / 4);
+        DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
         const absl::Status status = LaunchRmsNormBackwardBf16(
             {.d_x = in_place ? device_d_residual.data() : device_d_x.data(),
              .d_weight = device_d_weight.data(),
@@ -185,18 +195,22 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
              .num_tokens = num_tokens_,
              .hidden = hidden_,
              .accumulate = accumulate,
-             .fp32_weight = fp32_weight_},
+             .fp32_weight = fp32_weight_,
+             .amax = with_amax ? amax.data() : nullptr},
             nullptr);
         EXPECT_TRUE(status.ok()) << status;
-        return {ToHost(in_place ? device_d_residual : device_d_x),
-                ToHost(device_d_weight)};
+        const Bf16s host_d_x =
+            ToHost(in_place ? device_d_residual : device_d_x);
+        EXPECT_EQ(ToHost(amax)[0],
+                  with_amax ? LargestMagnitude(host_d_x) : 0.0f);
+        return {host_d_x, ToHost(device_d_weight)};
       };
       SCOPED_TRACE(absl::StrCat("residual ", with_residual, ", accumulate ",
                                 accumulate));
-      const auto first = run(false);
+      const auto first = run(false, false);
       ExpectNear(FromBf16(first.first), d_x, kRmsNormRounding, 2e-5, "d_x");
       ExpectNear(first.second, d_weight, 1e-5, 1e-4, "d_weight");
-      EXPECT_EQ(run(with_residual), first) << "the second run differs";
+      EXPECT_EQ(run(with_residual, true), first) << "the second run differs";
     }
   }
 }

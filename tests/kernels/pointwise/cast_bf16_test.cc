@@ -209,6 +209,47 @@ INSTANTIATE_TEST_SUITE_P(
                           info.param.padding, "O", info.param.offset);
     });
 
+// Goal: every byte moves to its place, for any shape at any address, and
+// nothing around them is written. Method: the shapes of the test, and multiples
+// of sixteen, whose accesses are wide.
+class TransposeTest : public testing::TestWithParam<Shape> {};
+TEST_P(TransposeTest, SwapsRowsAndColumns) {
+  const Shape shape = GetParam();
+  const int64_t size = shape.rows * shape.columns;
+  const int64_t stride = shape.columns + shape.padding;
+  std::vector<uint8_t> x(shape.offset + shape.rows * stride, 0xFF);
+  std::vector<uint8_t> expected(size + 1, 0xFF);
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    for (int64_t c = 0; c < shape.columns; ++c) {
+      const auto value = static_cast<uint8_t>((r * 131 + c * 7) % 255);
+      x[shape.offset + r * stride + c] = value;
+      expected[c * shape.rows + r] = value;
+    }
+  }
+  const DeviceBuffer<uint8_t> device_x = ToDevice(x);
+  DeviceBuffer<uint8_t> y = ToDevice(std::vector<uint8_t>(size + 1, 0xFF));
+  const absl::Status status =
+      LaunchTransposeFloat8({.y = y.data(),
+                             .x = device_x.data() + shape.offset,
+                             .x_row_stride = stride,
+                             .rows = shape.rows,
+                             .columns = shape.columns},
+                            nullptr);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(ToHost(y), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, TransposeTest,
+    testing::Values(Shape{1, 1, 0, 0}, Shape{7, 9, 0, 0}, Shape{16, 16, 0, 0},
+                    Shape{16, 272, 16, 0}, Shape{128, 128, 0, 16},
+                    Shape{129, 130, 3, 1}, Shape{1008, 144, 0, 0},
+                    Shape{256, 1000, 0, 0}, Shape{1040, 2064, 32, 0}),
+    [](const testing::TestParamInfo<Shape>& info) {
+      return absl::StrCat(info.param.rows, "x", info.param.columns, "P",
+                          info.param.padding, "O", info.param.offset);
+    });
+
 // Goal: a NaN reaches amax and the output instead of hiding.
 TEST(QuantizeEdgeTest, ShowsNan) {
   DeviceBuffer<uint16_t> x = ToDevice(Bf16s{0x3F80, kNanBf16, 0xBF80});
@@ -353,6 +394,10 @@ TEST(QuantizeEdgeTest, RefusesWhatCannotBe) {
               absl::StatusCode::kInvalidArgument);
   };
   refuse_amax({.x_row_stride = 8, .rows = -1, .columns = 8});
+  EXPECT_EQ(LaunchTransposeFloat8({.x_row_stride = 7, .rows = 1, .columns = 8},
+                                  nullptr)
+                .code(),
+            absl::StatusCode::kInvalidArgument);
   refuse_amax({.x_row_stride = 8, .rows = 1, .columns = 0});
   refuse_amax({.x_row_stride = 7, .rows = 1, .columns = 8});
   EXPECT_EQ(

@@ -239,6 +239,34 @@ TEST(QuantizeTest, GivesTheBitsOfTheReference) {
   EXPECT_TRUE(absl::IsInvalidArgument(QuantizeFloat8({.columns = 1}, 0)));
 }
 
+// Goal: every byte moves to its place, on any number of threads, and nothing
+// around them is written.
+TEST(TransposeFloat8Test, SwapsRowsAndColumns) {
+  struct Shape {
+    int64_t rows, columns;
+  };
+  for (const Shape shape : {Shape{0, 3}, Shape{1, 1}, Shape{65, 63},
+                            Shape{128, 64}, Shape{200, 513}}) {
+    const int64_t size = shape.rows * shape.columns;
+    std::vector<uint8_t> x(size);
+    for (int64_t i = 0; i < size; ++i) x[i] = static_cast<uint8_t>(i * 7 % 251);
+    for (const int num_threads : {1, 4}) {
+      std::vector<uint8_t> y(size + 1, 0xFF);
+      ASSERT_TRUE(TransposeFloat8({.y = y.data(),
+                                   .x = x.data(),
+                                   .rows = shape.rows,
+                                   .columns = shape.columns},
+                                  num_threads)
+                      .ok());
+      for (int64_t i = 0; i < size; ++i) {
+        ASSERT_EQ(y[i % shape.columns * shape.rows + i / shape.columns], x[i]);
+      }
+      EXPECT_EQ(y[size], 0xFF);
+    }
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(TransposeFloat8({.columns = 0}, 1)));
+}
+
 // Goal: amax is the largest magnitude of any run, also of what was there
 // before, and a NaN anywhere shows.
 TEST(AmaxTest, FindsTheLargestMagnitude) {

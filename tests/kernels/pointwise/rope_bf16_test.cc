@@ -134,14 +134,16 @@ class RopeBf16Test : public testing::TestWithParam<Case> {
 };
 
 // Goal: both directions mean what rope.h says, in place, and leave the value
-// heads and the gaps between rows alone. Method: against the reference on the
-// same bf16 inputs.
+// heads and the gaps between rows alone; backward, amax is the largest
+// magnitude of all heads, those of values included. Method: against the
+// reference on the same bf16 inputs.
 TEST_P(RopeBf16Test, TurnsInPlace) {
   const Bf16s qkv = random_.Bits(shape_.num_tokens * row_);
   const DeviceBuffer<float> table = ToDevice(table_);
   const DeviceBuffer<int32_t> ids = ToDevice(position_ids_);
   for (const bool inverse : {false, true}) {
     DeviceBuffer<uint16_t> device = ToDevice(Spread(qkv));
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
     const int32_t* position_ids =
         GetParam().has_position_ids ? ids.data() : nullptr;
     const absl::Status status =
@@ -149,7 +151,8 @@ TEST_P(RopeBf16Test, TurnsInPlace) {
                                           .d_qkv_token_stride = stride_,
                                           .table = table.data(),
                                           .position_ids = position_ids,
-                                          .shape = shape_},
+                                          .shape = shape_,
+                                          .amax = amax.data()},
                                          nullptr)
                 : LaunchRopeForwardBf16({.out = device.data(),
                                          .out_token_stride = stride_,
@@ -162,8 +165,10 @@ TEST_P(RopeBf16Test, TurnsInPlace) {
     ASSERT_TRUE(status.ok()) << status;
     std::vector<float> expected = FromBf16(qkv);
     Turn(expected, inverse);
-    ExpectNear(FromBf16(Join(ToHost(device))), expected, kRounding, kNoise,
+    const Bf16s actual = Join(ToHost(device));
+    ExpectNear(FromBf16(actual), expected, kRounding, kNoise,
                inverse ? "turned back" : "turned");
+    EXPECT_EQ(ToHost(amax)[0], inverse ? LargestMagnitude(actual) : 0.0f);
   }
 }
 
@@ -283,8 +288,9 @@ TEST_P(RopeBf16Test, TurnsBackThenUndoesTheNorm) {
                                  k_weight = ToDevice(weights[1]),
                                  x = ToDevice(Spread(qkv));
     const DeviceBuffer<float> rstd = ToDevice(all_rstd);
-    auto run = [&] {
+    auto run = [&](bool with_amax) {
       DeviceBuffer<uint16_t> d = ToDevice(Spread(d_qkv));
+      DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
       DeviceBuffer<float> d_q_weight =
           accumulate ? ToDevice(before[0]) : PoisonedFloats(shape_.head_dim);
       DeviceBuffer<float> d_k_weight =
@@ -305,18 +311,20 @@ TEST_P(RopeBf16Test, TurnsBackThenUndoesTheNorm) {
            .d_k_weight = d_k_weight.data(),
            .accumulate = accumulate,
            .workspace = workspace.data(),
-           .shape = shape_},
+           .shape = shape_,
+           .amax = with_amax ? amax.data() : nullptr},
           nullptr);
       EXPECT_TRUE(status.ok()) << status;
-      return std::tuple{Join(ToHost(d)), ToHost(d_q_weight),
-                        ToHost(d_k_weight)};
+      const Bf16s rows = Join(ToHost(d));
+      EXPECT_EQ(ToHost(amax)[0], with_amax ? LargestMagnitude(rows) : 0.0f);
+      return std::tuple{rows, ToHost(d_q_weight), ToHost(d_k_weight)};
     };
-    const auto first = run();
+    const auto first = run(false);
     ExpectNear(FromBf16(std::get<0>(first)), expected, kRounding, 2 * kNoise,
                "d_qkv");
     ExpectNear(std::get<1>(first), d_weights[0], 1e-5, 1e-3, "d_q_weight");
     ExpectNear(std::get<2>(first), d_weights[1], 1e-5, 1e-3, "d_k_weight");
-    EXPECT_EQ(run(), first) << "the second run differs";
+    EXPECT_EQ(run(true), first) << "the second run differs";
   }
 }
 
@@ -328,6 +336,40 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RopeBf16Test, testing::ValuesIn(Cases()),
                                shape.num_kv_heads, "D", shape.head_dim,
                                info.param.has_position_ids ? "Ids" : "");
                          });
+
+// Goal: amax counts the elements that do not turn, too. Method: the largest is
+// among them, then among those that turn.
+TEST(RopeBf16PartTest, AmaxCountsWholeHeads) {
+  constexpr int64_t kHeadDim = 64;
+  constexpr int64_t kRotary = 32;
+  constexpr int64_t kTokens = 9;
+  const RopeBf16Shape shape = {.num_tokens = kTokens,
+                               .num_heads = 2,
+                               .num_kv_heads = 1,
+                               .head_dim = kHeadDim,
+                               .sequence_length = kTokens,
+                               .table_length = kTokens,
+                               .rotary_dim = kRotary};
+  std::vector<float> table(RopeTableBytes(kTokens, kRotary) / 4);
+  ASSERT_TRUE(FillRopeTable(table.data(), kTokens, kRotary, 10000.0).ok());
+  const DeviceBuffer<float> device_table = ToDevice(table);
+  RandomNormals random;
+  for (const int64_t place : {kRotary + 5, int64_t{3}, 3 * kHeadDim + 1}) {
+    Bf16s d = random.Bits(kTokens * 4 * kHeadDim);
+    d[5 * 4 * kHeadDim + place] = ToBf16(-40.0f);
+    DeviceBuffer<uint16_t> device_d = ToDevice(d);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
+    const absl::Status status =
+        LaunchRopeBackwardBf16({.d_qkv = device_d.data(),
+                                .d_qkv_token_stride = 4 * kHeadDim,
+                                .table = device_table.data(),
+                                .shape = shape,
+                                .amax = amax.data()},
+                               nullptr);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(ToHost(amax)[0], LargestMagnitude(ToHost(device_d)));
+  }
+}
 
 // Goal: no tokens do nothing, but weight gradients are still set.
 TEST(RopeBf16ShapeTest, NoTokens) {

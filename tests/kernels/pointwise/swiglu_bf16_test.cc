@@ -75,11 +75,18 @@ std::vector<float> Gather(const Bf16s& spread, int64_t num_rows,
   return out;
 }
 
+float LargestOf(const std::vector<float>& values) {
+  float largest = 0.0f;
+  for (const float x : values) largest = std::fmax(largest, std::fabs(x));
+  return largest;
+}
+
 class SwigluBf16Test : public testing::TestWithParam<SwigluShape> {};
 
 // Goal: forward and backward mean what swiglu.h says on the halves of a fused
 // projection, wherever its rows lie, write every element and nothing else, and
-// may overwrite their inputs. Method: odd shapes against the reference on fresh
+// may overwrite their inputs; amax is the largest magnitude of what they wrote.
+// Method: odd shapes against the reference on fresh
 // normal inputs, outputs and gaps poisoned with NaN.
 TEST_P(SwigluBf16Test, MatchesTheReference) {
   const SwigluShape shape = GetParam();
@@ -102,17 +109,21 @@ TEST_P(SwigluBf16Test, MatchesTheReference) {
     return Bf16Rows{buffer.data() + shape.offset, ffn};
   };
   DeviceBuffer<uint16_t> activation = PoisonedBf16(shape.offset + tokens * ffn);
+  DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
   absl::Status status =
       LaunchSwigluForwardBf16({.activation = dense(activation),
                                .gate = half(device_gate_up, 0),
                                .up = half(device_gate_up, 1),
                                .num_tokens = tokens,
-                               .ffn_hidden = ffn},
+                               .ffn_hidden = ffn,
+                               .amax = amax.data()},
                               nullptr);
   ASSERT_TRUE(status.ok()) << status;
-  ExpectNear(Gather(ToHost(activation), tokens, ffn, ffn, shape.offset),
-             expected.activation, kSwigluRelative, kSwigluAbsolute,
+  const std::vector<float> forward =
+      Gather(ToHost(activation), tokens, ffn, ffn, shape.offset);
+  ExpectNear(forward, expected.activation, kSwigluRelative, kSwigluAbsolute,
              "activation");
+  EXPECT_EQ(ToHost(amax)[0], LargestOf(forward));
 
   // Once with outputs of their own, once over the inputs.
   DeviceBuffer<uint16_t> d_gate_up =
@@ -122,19 +133,24 @@ TEST_P(SwigluBf16Test, MatchesTheReference) {
     SCOPED_TRACE(in_place ? "in place" : "apart");
     DeviceBuffer<uint16_t>& out = in_place ? device_gate_up : d_gate_up;
     DeviceBuffer<uint16_t>& out_again = in_place ? device_d : again;
-    status = LaunchSwigluBackwardBf16({.d_gate = half(out, 0),
-                                       .d_up = half(out, 1),
-                                       .activation = dense(out_again),
-                                       .gate = half(device_gate_up, 0),
-                                       .up = half(device_gate_up, 1),
-                                       .d_activation = dense(device_d),
-                                       .num_tokens = tokens,
-                                       .ffn_hidden = ffn},
-                                      nullptr);
+    DeviceBuffer<float> amax = ToDevice(std::vector<float>{0.0f});
+    status =
+        LaunchSwigluBackwardBf16({.d_gate = half(out, 0),
+                                  .d_up = half(out, 1),
+                                  .activation = dense(out_again),
+                                  .gate = half(device_gate_up, 0),
+                                  .up = half(device_gate_up, 1),
+                                  .d_activation = dense(device_d),
+                                  .num_tokens = tokens,
+                                  .ffn_hidden = ffn,
+                                  .amax = in_place ? amax.data() : nullptr},
+                                 nullptr);
     ASSERT_TRUE(status.ok()) << status;
-    ExpectNear(Gather(ToHost(out), tokens, 2 * ffn, stride, shape.offset),
-               expected.d_gate_up, kSwigluRelative, kSwigluAbsolute,
+    const std::vector<float> gradients =
+        Gather(ToHost(out), tokens, 2 * ffn, stride, shape.offset);
+    ExpectNear(gradients, expected.d_gate_up, kSwigluRelative, kSwigluAbsolute,
                "d_gate_up");
+    EXPECT_EQ(ToHost(amax)[0], in_place ? LargestOf(gradients) : 0.0f);
     EXPECT_EQ(ToHost(out_again), ToHost(activation))
         << "the activation differs from the forward pass's";
   }

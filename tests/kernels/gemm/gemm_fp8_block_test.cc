@@ -1,0 +1,174 @@
+#include "kernels/gemm/gemm_fp8_block.h"
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/fp8_testing.h"
+#include "tests/kernels/gpu_testing.h"
+
+namespace millrace {
+namespace {
+
+struct BlockCase {
+  int64_t m, n, k;
+  bool fp32_output = false;
+  bool accumulate = false;
+  int64_t padding = 0;  // Of all rows, in elements.
+};
+
+class GemmFp8BlockTest : public testing::TestWithParam<BlockCase> {};
+
+// Standard normal values in e4m3; NaN between rows of `columns`.
+Fp8s RandomRows(int64_t rows, int64_t columns, int64_t stride) {
+  const std::vector<float> values = RandomNormals().Floats(rows * stride);
+  Fp8s bits(rows * stride, kNanFp8);
+  for (int64_t i = 0; i < rows * stride; ++i) {
+    if (i % stride < columns) bits[i] = ToFp8(values[i]);
+  }
+  return bits;
+}
+
+std::vector<float> Values(const Fp8s& bits) {
+  std::vector<float> values(bits.size());
+  for (size_t i = 0; i < bits.size(); ++i) {
+    values[i] = static_cast<float>(FromFp8(bits[i]));
+  }
+  return values;
+}
+
+// Scales of several magnitudes, none like another.
+std::vector<float> RandomScales(int64_t count) {
+  std::vector<float> scales = RandomNormals().Floats(count);
+  for (float& scale : scales) scale = std::exp2(2 * scale);
+  return scales;
+}
+
+// Goal: products mean what gemm_fp8_block.h says, at sizes that tiles do not
+// divide, in bf16, in fp32 and added to fp32, and nothing between the rows of c
+// is written. Method: against the reference; scales differ so much that a wrong
+// one shows. Tolerance: a block of 128 products is summed with some 14 bits, so
+// each block adds 2e-3 of its size, taken as norms of its rows, and bf16 rounds
+// once.
+TEST_P(GemmFp8BlockTest, MatchesTheReference) {
+  const BlockCase c = GetParam();
+  const int64_t stride = c.k + 16 * c.padding;
+  const int64_t c_stride = (c.n + 7) / 8 * 8 + 8 * c.padding;
+  const int64_t scale_stride = (c.m + 3) / 4 * 4 + 4 * c.padding;
+  const int64_t num_blocks = c.k / kFp8Block;
+  const int64_t num_groups = (c.n + kFp8Block - 1) / kFp8Block;
+  const Fp8s a = RandomRows(c.m, c.k, stride);
+  const Fp8s b = RandomRows(c.n, c.k, stride);
+  const std::vector<float> a_scale = RandomScales(num_blocks * scale_stride);
+  const std::vector<float> b_scale = RandomScales(num_groups * num_blocks);
+  const float before = c.accumulate ? 3.0f : kNan;
+  std::vector<float> expected(c.m * c_stride, before);
+  const std::vector<float> a_values = Values(a), b_values = Values(b);
+  GemmFp8BlockArgs args = {.c = expected.data(),
+                           .a = a_values.data(),
+                           .b = b_values.data(),
+                           .a_scale = a_scale.data(),
+                           .b_scale = b_scale.data(),
+                           .m = c.m,
+                           .n = c.n,
+                           .k = c.k,
+                           .a_stride = stride,
+                           .b_stride = stride,
+                           .c_stride = c_stride,
+                           .a_scale_stride = scale_stride,
+                           .b_scale_stride = num_blocks,
+                           .fp32_output = c.fp32_output,
+                           .accumulate = c.accumulate};
+  GemmFp8BlockReference(args);
+
+  const DeviceBuffer<uint8_t> device_a = ToDevice(a), device_b = ToDevice(b);
+  const DeviceBuffer<float> device_a_scale = ToDevice(a_scale),
+                            device_b_scale = ToDevice(b_scale);
+  DeviceBuffer<float> wide =
+      ToDevice(std::vector<float>(c.m * c_stride, before));
+  DeviceBuffer<uint16_t> narrow = PoisonedBf16(c.m * c_stride);
+  args.c = c.fp32_output ? static_cast<void*>(wide.data()) : narrow.data();
+  args.a = device_a.data();
+  args.b = device_b.data();
+  args.a_scale = device_a_scale.data();
+  args.b_scale = device_b_scale.data();
+  const absl::Status status = LaunchGemmFp8BlockSm90(args, 0, nullptr);
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<float> actual =
+      c.fp32_output ? ToHost(wide) : FromBf16(ToHost(narrow));
+  for (int64_t i = 0; i < c.m; ++i) {
+    for (int64_t j = 0; j < c_stride; ++j) {
+      const int64_t at = i * c_stride + j;
+      if (j >= c.n) {
+        ASSERT_TRUE(actual[at] == before ||
+                    (std::isnan(actual[at]) && std::isnan(before)))
+            << "written beyond row " << i;
+        continue;
+      }
+      double size = 0.0;
+      for (int64_t block = 0; block < num_blocks; ++block) {
+        size += double{a_scale[block * scale_stride + i]} *
+                b_scale[j / kFp8Block * num_blocks + block];
+      }
+      ASSERT_NEAR(actual[at], expected[at],
+                  std::fabs(expected[at]) / 256 +
+                      2e-3 * std::sqrt(double{kFp8Block}) * 1.5 * size)
+          << i << ", " << j;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GemmFp8BlockTest,
+    testing::Values(BlockCase{1, 8, 128}, BlockCase{128, 192, 128},
+                    BlockCase{130, 72, 256, true},
+                    BlockCase{257, 400, 1024, false, false, 1},
+                    BlockCase{100, 200, 640, true, true, 1},
+                    BlockCase{513, 1000, 384},
+                    // So many tiles that blocks go from tile to tile.
+                    BlockCase{2304, 3072, 256, true},
+                    BlockCase{2304, 3072, 256, true, true}),
+    [](const testing::TestParamInfo<BlockCase>& info) {
+      return absl::StrCat("M", info.param.m, "N", info.param.n, "K",
+                          info.param.k, info.param.fp32_output ? "Fp32" : "",
+                          info.param.accumulate ? "Added" : "");
+    });
+
+// Goal: what the kernel cannot do is refused by name, before any launch.
+TEST(GemmFp8BlockArgsTest, RefusesWhatItCannotDo) {
+  const GemmFp8BlockArgs good = {.m = 128,
+                                 .n = 128,
+                                 .k = 256,
+                                 .a_stride = 256,
+                                 .b_stride = 256,
+                                 .c_stride = 128,
+                                 .a_scale_stride = 128,
+                                 .b_scale_stride = 2};
+  auto refuse = [](const GemmFp8BlockArgs& args, const char* named) {
+    const absl::Status status = LaunchGemmFp8BlockSm90(args, 0, nullptr);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), named)) << status;
+  };
+  GemmFp8BlockArgs args = good;
+  args.k = 200;
+  refuse(args, "k a multiple of 128");
+  args = good;
+  args.a_stride = 128;
+  refuse(args, "shorter than its rows");
+  args = good;
+  args.a_scale_stride = 130;
+  refuse(args, "multiples of 16 bytes");
+  args = good;
+  args.accumulate = true;
+  refuse(args, "fp32 alone");
+  args = good;
+  args.a = reinterpret_cast<const void*>(uintptr_t{8});
+  refuse(args, "one is not");
+}
+
+}  // namespace
+}  // namespace millrace
