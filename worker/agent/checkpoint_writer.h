@@ -23,14 +23,13 @@
 namespace millrace {
 
 struct CheckpointWrite {
-  std::shared_ptr<FileSystem> files;  // Null: the writer's own.
+  // Where it is written; null: the writer's own.
+  std::shared_ptr<FileSystem> files = nullptr;
   std::string directory;
   PartPlacement placement;
   CheckpointInfo info;
   Rank rank;
   std::shared_ptr<const StateSnapshot> snapshot;
-  // Where it is written; null: the writer's own.
-  std::shared_ptr<FileSystem> files = nullptr;
   // Called on the writer's thread with WriteCheckpointPart()'s result and the
   // seconds that writing took. Not called for a write that was abandoned before
   // it ended. May still run just after Abandon() returns, so it must not use

@@ -111,11 +111,11 @@ absl::Status ReplicaKeeper::Keep(ReplicaSnapshot snapshot,
   };
   RETURN_IF_ERROR(writer_.WaitUntilIdle(aborted));
   store_->DropBefore(replica.part.set);
-  return writer_.Start({.directory = "memory",
+  return writer_.Start({.files = file,
+                        .directory = "memory",
                         .info = std::move(snapshot.info),
                         .rank = snapshot.rank,
                         .snapshot = std::move(snapshot.snapshot),
-                        .files = file,
                         .on_written = on_written},
                        aborted);
 }
