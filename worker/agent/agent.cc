@@ -221,10 +221,11 @@ class Agent {
                    .secret = options_.secret,
                    .order = order,
                    .address = address,
-                   .device_idx = DeviceOf(worker_idx),
+                   .device_idx = host_job_->devices.first_device_idx +
+                                 places_.DeviceOf(worker_idx),
                    .log_path = WorkerLog(worker_idx)},
                   *host_job_, *prepared_);
-    ASSIGN_OR_RETURN(child.keep_fd, ReplicaMemoryOf(worker_idx));
+    ASSIGN_OR_RETURN(child.keep_fd, places_.ReplicaMemoryOf(worker_idx));
     child.arguments.insert(child.arguments.end(),
                            {"--replica-fd", absl::StrCat(child.keep_fd)});
     pid_t pid = 0;
@@ -239,23 +240,8 @@ class Agent {
     return absl::OkStatus();
   }
 
-  // What a worker's process keeps there, the next one finds.
-  absl::StatusOr<int> ReplicaMemoryOf(int32_t worker_idx) {
-    const auto found = replica_memory_.find(worker_idx);
-    if (found != replica_memory_.end()) return found->second;
-    ASSIGN_OR_RETURN(const int fd, ReplicaStore::MakeMemoryFile());
-    return replica_memory_[worker_idx] = fd;
-  }
-
   std::string WorkerLog(int32_t worker_idx) const {
     return RankLogPath(host_job_->run_directory, worker_idx);
-  }
-
-  // A worker's processes follow one another on the same device.
-  int32_t DeviceOf(int32_t worker_idx) {
-    const auto next = static_cast<int32_t>(device_by_worker_.size());
-    return host_job_->devices.first_device_idx +
-           device_by_worker_.try_emplace(worker_idx, next).first->second;
   }
 
   absl::Status ReapChildren() {
@@ -585,8 +571,7 @@ class Agent {
   pid_t coordinator_pid_ = 0;
   std::string coordinator_exit_;
   RestartBudget coordinator_budget_;
-  std::map<int32_t, int32_t> device_by_worker_;  // Among those of this agent.
-  std::map<int32_t, int> replica_memory_;        // Open files, by WorkerIdx.
+  WorkerPlaces places_;
   absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.

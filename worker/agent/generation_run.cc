@@ -305,15 +305,6 @@ GenerationRun::SnapshotOfState(const JobSpec& job) {
   return snapshot;
 }
 
-CheckpointInfo GenerationRun::InfoOf(const JobSpec& job, int64_t step) const {
-  return {.step = step,
-          .generation = generation_,
-          .seed = job.training.seed,
-          .samples_consumed = step * job.training.global_batch,
-          .layout = FromMessage(message_.layout()),
-          .job_yaml = message_.job_yaml()};
-}
-
 absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
   const int64_t step = trainer_->completed_steps();
@@ -346,14 +337,13 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
     on_written(snapshot.status(), 0);
     return absl::OkStatus();
   }
-  begun_checkpoint_ = {
-      .files = checkpoints_->files(),
-      .directory = checkpoints_->directory(),
-      .placement = checkpoints_->placement(),
-      .info = InfoOf(job, step),
-      .rank = rank_,
-      .snapshot = *snapshot,
-      .on_written = on_written};
+  begun_checkpoint_ = {.files = checkpoints_->files(),
+                       .directory = checkpoints_->directory(),
+                       .placement = checkpoints_->placement(),
+                       .info = InfoOf(job, step),
+                       .rank = rank_,
+                       .snapshot = *snapshot,
+                       .on_written = on_written};
   if (!holds_up_training) return absl::OkStatus();
   RETURN_IF_ERROR(WriteSnapshot());
   // The writer reads the trainer's own memory, so it is waited for even after

@@ -154,4 +154,13 @@ void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
   keeps_state_ = false;
 }
 
+CheckpointInfo GenerationRun::InfoOf(const JobSpec& job, int64_t step) const {
+  return {.step = step,
+          .generation = generation_,
+          .seed = job.training.seed,
+          .samples_consumed = step * job.training.global_batch,
+          .layout = FromMessage(message_.layout()),
+          .job_yaml = message_.job_yaml()};
+}
+
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include "coordinator/files/remote_files.h"
 #include "coordinator/protocol/secret.h"
 #include "worker/agent/listener.h"
+#include "worker/agent/replica_store.h"
 #include "worker/data/open_batches.h"
 
 namespace millrace {
@@ -24,6 +25,18 @@ constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
 constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 
 }  // namespace
+
+int32_t WorkerPlaces::DeviceOf(int32_t worker_idx) {
+  const auto next = static_cast<int32_t>(devices_.size());
+  return devices_.try_emplace(worker_idx, next).first->second;
+}
+
+absl::StatusOr<int> WorkerPlaces::ReplicaMemoryOf(int32_t worker_idx) {
+  const auto found = replica_memory_.find(worker_idx);
+  if (found != replica_memory_.end()) return found->second;
+  ASSIGN_OR_RETURN(const int fd, ReplicaStore::MakeMemoryFile());
+  return replica_memory_[worker_idx] = fd;
+}
 
 ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                        const PreparedJobData& data) {

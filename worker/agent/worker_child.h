@@ -5,6 +5,7 @@
 #define MILLRACE_WORKER_AGENT_WORKER_CHILD_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,20 @@ struct WorkerChild {
   int32_t device_idx = 0;
   std::string log_path;
 };
+// What the processes of a worker, which follow one another, have in common.
+class WorkerPlaces {
+ public:
+  // Counts from 0 among the devices of this agent.
+  int32_t DeviceOf(int32_t worker_idx);
+  // An open memory file (replica_store.h): a process finds what the one before
+  // it kept there.
+  absl::StatusOr<int> ReplicaMemoryOf(int32_t worker_idx);
+
+ private:
+  std::map<int32_t, int32_t> devices_;
+  std::map<int32_t, int> replica_memory_;
+};
+
 ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                        const PreparedJobData& data);
 

@@ -93,7 +93,7 @@ TEST(IntervalTest, KnowsWhatProfilesAreWorth) {
   const ModelSpec dense;
   HardwareProfile profile;
   const StepError sheet = ErrorFor(dense, profile);
-  profile.gemms.push_back({64, 64, 64, false, false, 1e-6});
+  profile.gemms.push_back({.m = 64, .n = 64, .k = 64, .seconds = 1e-6});
   const StepError measured = ErrorFor(dense, profile);
   EXPECT_GT(measured.low, sheet.low);
   EXPECT_LT(measured.high, sheet.high);
