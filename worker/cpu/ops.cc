@@ -9,7 +9,9 @@
 namespace millrace {
 const CpuBinders& AllCpuBinders() {
   static const CpuBinders* const kBinders = [] {
-    auto* binders = new CpuBinders("cpu", {"fp32", "fp8"});
+    auto* binders = new CpuBinders(
+        "cpu",
+        {{Precision::kFloat32}, {Precision::kFloat32, GemmFormat::kFloat8}});
     RegisterLayerOps(*binders);
     RegisterFloat8Ops(*binders);
     RegisterVocabularyOps(*binders);

@@ -11,7 +11,6 @@
 #include <array>
 #include <bitset>
 #include <initializer_list>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,17 +22,24 @@
 
 namespace millrace {
 
+// The number formats of Programs (planner/layout/numeric_format.h).
+struct BoundFormat {
+  Precision precision;
+  GemmFormat gemm_format = GemmFormat::kAsStored;
+};
+
 struct BoundKinds {
-  const char* backend;  // "cpu", for errors.
-  // The names of the recipes that the binders have kernels for
-  // (planner/layout/numeric_format.h).
-  std::vector<std::string> recipes;
+  const char* backend;               // "cpu", for errors.
+  std::vector<BoundFormat> formats;  // Those that the binders have kernels for.
   std::bitset<kNumOpKinds> kinds;
 
   bool Has(OpKind kind) const { return kinds[static_cast<size_t>(kind)]; }
   bool Has(const PrecisionRecipe& recipe) const {
-    return std::find(recipes.begin(), recipes.end(), recipe.name) !=
-           recipes.end();
+    return std::any_of(formats.begin(), formats.end(),
+                       [&](const BoundFormat& format) {
+                         return format.precision == recipe.precision &&
+                                format.gemm_format == recipe.gemm_format;
+                       });
   }
 };
 
@@ -50,8 +56,8 @@ absl::Status CheckBindings(const BoundKinds& bound,
 template <typename Binder>
 class OpBinders {
  public:
-  OpBinders(const char* backend, std::vector<std::string> recipes)
-      : bound_{.backend = backend, .recipes = std::move(recipes)} {}
+  OpBinders(const char* backend, std::vector<BoundFormat> formats)
+      : bound_{.backend = backend, .formats = std::move(formats)} {}
 
   // Once for each kind.
   void Bind(OpKind kind, Binder binder) {

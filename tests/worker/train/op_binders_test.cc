@@ -49,7 +49,7 @@ TEST(OpBindersTest, MissingOnesAreNamed) {
   const Program program =
       SingleOpProgram(Precision::kFloat32, OpKind::kSwigluForward,
                       ElementwiseAttributes{.rows = 4, .cols = 8}, 1, 0);
-  OpBinders<int> binders("made-up", {"fp32"});
+  OpBinders<int> binders("made-up", {{Precision::kFloat32}});
   binders.Bind(OpKind::kSwigluBackward, 7);
   const absl::Status status = CheckBindings(binders.bound(), {&program});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -23,7 +23,10 @@ absl::StatusOr<void*> RoomIn(const CudaOpContext& context, const Buffer& buffer,
 
 const CudaBinders& AllCudaBinders() {
   static const CudaBinders* const kBinders = [] {
-    auto* binders = new CudaBinders("cuda", {"fp32", "bf16", "fp8"});
+    auto* binders =
+        new CudaBinders("cuda", {{Precision::kFloat32},
+                                 {Precision::kBfloat16},
+                                 {Precision::kBfloat16, GemmFormat::kFloat8}});
     RegisterCudaLayerOps(*binders);
     RegisterCudaFloat8Ops(*binders);
     RegisterCudaAttentionOps(*binders);

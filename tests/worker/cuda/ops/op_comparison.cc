@@ -38,6 +38,8 @@ std::vector<double> WidenElements(DType dtype, const std::byte* data,
       return Widen<int32_t>(data, num_elements);
     case DType::kBfloat16:
       break;
+    case DType::kFloat8E4m3:
+      CHECK(false) << "copies in 8 bits are compared in whole steps";
   }
   std::vector<double> values(static_cast<size_t>(num_elements));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -57,6 +59,8 @@ void NarrowElements(absl::Span<const double> values, DType dtype,
       return Narrow<int32_t>(values, data);
     case DType::kBfloat16:
       break;
+    case DType::kFloat8E4m3:
+      CHECK(false) << "copies in 8 bits are compared in whole steps";
   }
   for (size_t i = 0; i < values.size(); ++i) {
     reinterpret_cast<uint16_t*>(data)[i] =

@@ -78,9 +78,12 @@ std::vector<CompareCase> Cases() {
 }
 
 absl::StatusOr<Comparison> RunCase(const CompareCase& c, Precision precision,
-                                   CompareMode mode) {
-  Layout layout = {
-      .micro_batch = 2, .num_microbatches = 2, .recompute = c.recompute};
+                                   CompareMode mode,
+                                   GemmFormat format = GemmFormat::kAsStored) {
+  Layout layout = {.micro_batch = 2,
+                   .num_microbatches = 2,
+                   .gemm_format = format,
+                   .recompute = c.recompute};
   ASSIGN_OR_RETURN(const Program cpu_program,
                    BuildTrainingProgram(c.model, layout, 0));
   layout.precision = precision;
@@ -125,6 +128,28 @@ TEST(CudaCompareTest, EveryOpOfAStepAgrees) {
         EXPECT_FALSE(comparison->FirstDifference().has_value()) << c.name;
         std::cout << c.name << ": " << text << std::endl;
       }
+    }
+  }
+}
+
+// Goal: the same with products in 8 bits, whose copies have the CPU's bits.
+// Method: the models whose dims such products take; a model with biases.
+TEST(CudaCompareTest, EveryOpOfAStepIn8BitsAgrees) {
+  std::vector<CompareCase> cases = Cases();
+  std::erase_if(cases,
+                [](const CompareCase& c) { return c.model.hidden < 64; });
+  CompareCase biases = cases[1];
+  biases.name = "biases";
+  biases.model.qkv_bias = true;
+  cases.push_back(biases);
+  for (const CompareCase& c : cases) {
+    for (const CompareMode mode :
+         {CompareMode::kIsolated, CompareMode::kChained}) {
+      const auto comparison =
+          RunCase(c, Precision::kBfloat16, mode, GemmFormat::kFloat8);
+      ASSERT_TRUE(comparison.ok()) << c.name << ": " << comparison.status();
+      EXPECT_FALSE(comparison->FirstDifference().has_value()) << c.name;
+      std::cout << c.name << ": " << ComparisonToText(*comparison) << std::endl;
     }
   }
 }
