@@ -48,7 +48,7 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
                                          const ReplicaFacts& facts) {
   ReplicaPlan plan = {.partners = ReplicaPartners(facts.hosts),
                       .part_bytes = LargestPart(job.model, layout)};
-  const std::optional<int64_t>& asked = job.fault.replica_interval_steps;
+  const std::optional<int32_t>& asked = job.fault.replica_interval_steps;
   // A GPU's state cannot be trusted after its collectives were aborted.
   const bool is_live =
       !job.resources.uses_cuda() && HasLiveReplicas(layout, facts.hosts);

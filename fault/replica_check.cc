@@ -8,7 +8,7 @@
 namespace millrace {
 
 bool HasReplicas(const Layout& layout) {
-  return layout.data > 1 && !layout.shards_parameters();
+  return layout.data > 1 && !layout.shards_optimizer();
 }
 
 ReplicaVerdict CompareReplicas(const Layout& layout,

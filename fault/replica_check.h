@@ -15,8 +15,8 @@
 
 namespace millrace {
 
-// Whether ranks hold copies of what others hold: parameters, and the moments
-// too where ZeRO shards nothing.
+// Whether ranks hold copies of what others hold between steps. From ZeRO 1 on
+// only a rank's own slices are up to date then.
 bool HasReplicas(const Layout& layout);
 
 struct ReplicaVerdict {

@@ -154,7 +154,7 @@ struct FaultSpec {
   std::string on_loss_spike = "continue";  // "skip_batch" or "roll_back".
   // Steps between copies of the state in other processes' memory; 0: none.
   // Absent: from what they cost.
-  std::optional<int64_t> replica_interval_steps;
+  std::optional<int32_t> replica_interval_steps;
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

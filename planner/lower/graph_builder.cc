@@ -17,8 +17,10 @@ namespace {
 // Each matrix is there as rows and transposed, with its unit and its amax.
 constexpr int64_t kCopiesOfWeight = 2;
 constexpr int64_t kNumbersOfCopies = 2;
-// Products read units at multiples of 16 bytes.
-constexpr int64_t kElementsOfNumber = 4;
+// Buffers begin at multiples of kBufferAlignment, from which products can read
+// units too.
+constexpr int64_t kElementsOfNumber =
+    kBufferAlignment / static_cast<int64_t>(sizeof(float));
 // Both products of both blocks.
 constexpr int64_t kMatricesOfLayer = 4;
 

@@ -14,7 +14,7 @@ using testing::IsEmpty;
 TEST(ReplicaCheckTest, OutvotesAndDoubts) {
   EXPECT_FALSE(HasReplicas({.pipeline = 4}));
   EXPECT_TRUE(HasReplicas({.data = 2}));
-  EXPECT_TRUE(HasReplicas({.data = 2, .zero = 1}));
+  EXPECT_FALSE(HasReplicas({.data = 2, .zero = 1}));
   EXPECT_FALSE(HasReplicas({.data = 2, .zero = 3}));
 
   const Layout four{.data = 4};

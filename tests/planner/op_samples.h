@@ -45,6 +45,7 @@ inline OpAttributes SampleAttributes(OpKind kind, int64_t scale) {
                          .num_elements = tokens * 64,
                          .dtype = DType::kFloat32},
       OptimizerAttributes{.num_elements = tokens, .data_sharded = true},
+      QuantizeAttributes{.rows = tokens, .cols = 64},
   };
   for (const OpAttributes& sample : samples) {
     if (sample.index() == Describe(kind).attributes) return sample;

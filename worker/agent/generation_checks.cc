@@ -54,8 +54,7 @@ absl::Status GenerationRun::SendStateHash(const JobSpec& job) {
   ASSIGN_OR_RETURN(state, trainer_->ReadState());
   protocol::ToCoordinator message = NewMessage();
   message.mutable_state_hash()->set_step(trainer_->completed_steps());
-  message.mutable_state_hash()->set_hash(
-      HashReplica(state, /*with_moments=*/layout.zero == 0));
+  message.mutable_state_hash()->set_hash(HashReplica(state));
   client_->SendReliably(std::move(message));
   return absl::OkStatus();
 }

@@ -25,10 +25,9 @@ bool IsMoment(const StatePiece& piece) {
 
 }  // namespace
 
-uint64_t HashReplica(const std::vector<StatePiece>& pieces, bool with_moments) {
+uint64_t HashReplica(const std::vector<StatePiece>& pieces) {
   uint64_t hash = 0;
   for (const StatePiece& piece : pieces) {
-    if (!with_moments && IsMoment(piece)) continue;
     const auto num_bytes =
         static_cast<size_t>(piece.end - piece.begin) * sizeof(float);
     hash = Mix(hash) ^ XXH3_64bits(piece.data, num_bytes);

@@ -16,10 +16,10 @@ namespace millrace {
 // ranks is the model's; moments do not count.
 uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces);
 
-// A hash of all that the ranks of a data group hold alike in host memory, at
-// the speed of memory: of the parameters, and where ZeRO shards nothing
-// (`with_moments`) of the moments. `pieces`: all of the rank's.
-uint64_t HashReplica(const std::vector<StatePiece>& pieces, bool with_moments);
+// A hash of the parameters and moments that the ranks of a data group hold alike
+// in host memory (fault/replica_check.h), at the speed of memory. `pieces`: all
+// of the rank's.
+uint64_t HashReplica(const std::vector<StatePiece>& pieces);
 
 }  // namespace millrace
 

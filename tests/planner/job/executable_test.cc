@@ -34,7 +34,7 @@ TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
     const char* value;
   } planned[] = {
       {"model.feed_forward", "relu2"},   {"model.moe.num_experts", "16"},
-      {"model.mla.kv_rank", "512"},      {"training.precision", "fp8"},
+      {"model.mla.kv_rank", "512"},      {"training.precision", "fp4"},
       {"layout.context", "2"},           {"layout.expert", "8"},
       {"layout.expert_tensor", "4"},     {"layout.interleave", "3"},
       {"layout.schedule", "interleaved"}};

@@ -93,6 +93,12 @@ TEST(ProfileRequestTest, FillsEveryTable) {
       }
       TrainingSpec of_pairs = training;
       of_pairs.objective = "dpo";
+      TrainingSpec in_float8 = training;
+      in_float8.precision = "fp8";
+      const auto float8 =
+          BuildProfileRequest(kModel, in_float8, num_ranks, num_ranks);
+      ASSERT_TRUE(float8.ok()) << float8.status();
+      for (const ProfileOp& op : float8->ops) kinds.insert(op.kind);
       const auto pairs =
           BuildProfileRequest(kModel, of_pairs, num_ranks, num_ranks);
       ASSERT_TRUE(pairs.ok()) << pairs.status();

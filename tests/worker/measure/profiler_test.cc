@@ -120,9 +120,12 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   gemma.feed_forward = FeedForward::kGeglu;
   TrainingSpec of_pairs = job.training;
   of_pairs.objective = "dpo";
+  TrainingSpec in_float8 = job.training;
+  in_float8.precision = "fp8";
   for (const auto& [model, training] :
        {std::pair{normed, job.training}, std::pair{gpt2, job.training},
-        std::pair{gemma, job.training}, std::pair{job.model, of_pairs}}) {
+        std::pair{gemma, job.training}, std::pair{job.model, of_pairs},
+        std::pair{job.model, in_float8}}) {
     const auto options = BuildProfileRequest(model, training, 4, 4);
     ASSERT_TRUE(options.ok()) << options.status();
     for (const ProfileOp& op : options->ops) {
