@@ -224,7 +224,7 @@ class HostsTest(HostJobs):
             self.end_agent(self.start_agent(hosts, 2, ["--join", "node1:4711"],
                                             MILLRACE_SECRET="0123456789abcdef"))
             self.end_agent(first)
-            self.assertEqual(os.listdir(shared), ["step-00000012"])
+            self.assertEqual(sorted(os.listdir(shared)), [".owner", "step-00000012"])
 
     # Goal: whoever reads of a dead rank learns on which host it was, and finds the end of its
     # log on agent 0's host. NCCL is told the interface, and a user's own choice stays. Method:
