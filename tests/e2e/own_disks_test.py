@@ -124,7 +124,7 @@ evaluation: {{interval_steps: 6, sets: {{held: ["{hosts.private}/text/*.txt"]}}}
             places = {entry["file"]: entry["hosts"] for entry in manifest["files"]}
             self.assertEqual(len(places), 3)
             for number in (1, 2, 3):
-                steps = sorted(os.listdir(hosts.folder_of(number) + "/ckpt"))
+                steps = steps_in(hosts.folder_of(number) + "/ckpt")
                 self.assertEqual(steps, ["step-00000008", "step-00000012"])
                 own = {name for name, on in places.items() if f"node{number}" in on}
                 self.assertEqual(len(own), 2)
@@ -198,7 +198,7 @@ evaluation: {{interval_steps: 6, sets: {{held: ["{hosts.private}/text/*.txt"]}}}
                 self.assertEqual(done.returncode, 0, done.stdout)
                 time.sleep(1.1)
             self.assertEqual([line["step"] for line in records(hosts)], list(range(7, 13)))
-            self.assertEqual(sorted(os.listdir(shared)), ["step-00000006", "step-00000012"])
+            self.assertEqual(steps_in(shared), ["step-00000006", "step-00000012"])
             for number in (2, 3):  # Mounted on both hosts, and not on node1.
                 os.mkdir(hosts.folder_of(number) + "/ckpt")
                 hosts.run(number, ["mount", "--bind", shared, hosts.private + "/ckpt"], check=True)
@@ -224,3 +224,8 @@ if __name__ == "__main__":
         print(f"SKIPPED, nothing was tested: {reason}")
         sys.exit(SKIPPED)
     unittest.main(verbosity=2)
+
+
+def steps_in(folder):
+    """The checkpoints there, beside which lies the name of the job that uses the folder."""
+    return sorted(name for name in os.listdir(folder) if name.startswith("step-"))
