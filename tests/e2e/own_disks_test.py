@@ -18,6 +18,11 @@ from hosts import Hosts, SKIPPED
 from hosts_test import HostJobs, copy_text, curve, records, write_job
 
 
+def steps_in(folder):
+    """The checkpoints there, beside which lies the name of the job that uses the folder."""
+    return sorted(name for name in os.listdir(folder) if name.startswith("step-"))
+
+
 class OwnDisksTest(HostJobs):
     # Goal: hosts whose data lie on one of them train as if all had it, by the coordinator's
     # host and by another one's name; nothing is fetched twice, and what was left unfinished or
@@ -224,8 +229,3 @@ if __name__ == "__main__":
         print(f"SKIPPED, nothing was tested: {reason}")
         sys.exit(SKIPPED)
     unittest.main(verbosity=2)
-
-
-def steps_in(folder):
-    """The checkpoints there, beside which lies the name of the job that uses the folder."""
-    return sorted(name for name in os.listdir(folder) if name.startswith("step-"))
