@@ -51,7 +51,7 @@ std::string Ask(int32_t port, const std::string& request) {
 }
 
 // A port that nothing listens on.
-int32_t FreePort() {
+int32_t FreeMetricsPort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -108,7 +108,7 @@ class MetricsFeedTest : public testing::Test {
 // one with a validation, an event and a rank's time; the text word for word
 // where it matters.
 TEST_F(MetricsFeedTest, ServesTheNewestState) {
-  options_.job.metrics.port = FreePort();
+  options_.job.metrics.port = FreeMetricsPort();
   MetricsFeed feed(options_);
   ASSERT_GT(feed.port(), 0) << feed.TakeWarnings().size();
   StepRecord first = Record(1);
@@ -144,7 +144,7 @@ TEST_F(MetricsFeedTest, ServesTheNewestState) {
 // is in nobody's way. Method: other paths and methods, a request that is none,
 // and a silent connection open meanwhile.
 TEST_F(MetricsFeedTest, AnswersOnlyWhatItServes) {
-  options_.job.metrics.port = FreePort();
+  options_.job.metrics.port = FreeMetricsPort();
   MetricsFeed feed(options_);
   const int silent = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -169,7 +169,7 @@ TEST_F(MetricsFeedTest, AnswersOnlyWhatItServes) {
 // Goal: a port that is taken is one warning, not the end of a run. Method: two
 // feeds at one port.
 TEST_F(MetricsFeedTest, WarnsOfATakenPort) {
-  options_.job.metrics.port = FreePort();
+  options_.job.metrics.port = FreeMetricsPort();
   MetricsFeed first(options_);
   MetricsFeed second(options_);
   EXPECT_THAT(first.TakeWarnings(), IsEmpty());
