@@ -272,7 +272,7 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
       const protocol::GenerationFailed& failed = message.generation_failed();
       const auto code = static_cast<absl::StatusCode>(failed.code());
       if (code == absl::StatusCode::kDataLoss) {
-        // What was read was damaged: a part in memory, or a checkpoint.
+        // The bytes read were damaged: a part in memory, or a checkpoint.
         if (restored_set_.has_value() && generation == state_->generation()) {
           refused_replicas_.insert(*restored_set_);
         } else {

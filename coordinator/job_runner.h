@@ -42,9 +42,9 @@
 #include "fault/bad_steps.h"
 #include "fault/hang_watch.h"
 #include "fault/loss_watch.h"
+#include "fault/replicas.h"
 #include "fault/slow_cause.h"
 #include "fault/slow_rank.h"
-#include "fault/replicas.h"
 #include "planner/job/job.h"
 #include "planner/simulate/timeline.h"
 
@@ -316,8 +316,8 @@ class JobRunner {
   std::map<Rank, std::deque<HostSign>> hosts_;  // The newest is last.
 
   absl::Time last_tick_;
-  std::set<WorkerIdx> replaced_;          // For being slow; once each.
-  // Of the newest process of each worker.
+  std::set<WorkerIdx> replaced_;  // For being slow; once each.
+  // By worker, the copies that its newest process holds.
   std::map<WorkerIdx, protocol::HeldReplicas> replicas_;
   std::optional<ReplicaPlan> replica_plan_;
   // The set that the current generation restores, until it trains.

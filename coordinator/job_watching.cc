@@ -110,7 +110,7 @@ void JobRunner::CheckHang() {
 // Slow ranks. -----------------------------------------------------------------
 
 void JobRunner::WatchCompute(Rank rank, const protocol::StepDone& step) {
-  // Of a GPU's step only the measured ones say how long it computed.
+  // Only a GPU's measured steps say how long it computed.
   if (job_.resources.uses_cuda() && step.timeline_size() == 0) return;
   const std::optional<SlowRank> slow =
       slow_ranks_.Note(rank, step.breakdown().compute_s());

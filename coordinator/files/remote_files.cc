@@ -61,7 +61,7 @@ class RemoteFiles::Link {
     if (connection_ != nullptr) {
       connection_->Close(absl::CancelledError("done"));
     }
-    // What still refers to the connection is dropped here.
+    // Drops all that still refers to the connection.
     loop_.poll();
   }
 
@@ -103,7 +103,7 @@ class RemoteFiles::Link {
   }
 
  private:
-  // What the other end says of its files becomes this call's error.
+  // An error of the other end's files becomes this call's error.
   absl::StatusOr<FileAnswer> Judged(absl::StatusOr<FileAnswer> answer) const {
     if (answer.ok() && answer->code() == 0) return answer;
     const absl::Status status =
