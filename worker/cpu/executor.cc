@@ -1,5 +1,7 @@
 #include "worker/cpu/executor.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -109,6 +111,9 @@ void Executor::Abort() {
 }
 
 void Executor::LaneLoop(Lane lane) {
+  // Tools such as top then tell the lanes apart. Linux keeps 15 characters.
+  pthread_setname_np(pthread_self(),
+                     std::string(LaneName(lane)).substr(0, 15).c_str());
   LaneState& state = lanes_[static_cast<int>(lane)];
   uint32_t seen = 0;
   while (true) {
