@@ -190,7 +190,9 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
       bad_steps_.Note(rank, {.step = bad.step(),
                              .passed = bad.passed(),
                              .origin = bad.origin(),
-                             .unchecked = bad.unchecked()});
+                             .unchecked = bad.unchecked(),
+                             .largest_amax = bad.largest_amax(),
+                             .largest_in = bad.largest_in()});
   if (!verdict.has_value()) return;
   EventRecord record = {.event = "not_finite",
                         .generation = message.generation(),
@@ -217,6 +219,14 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
                           absl::StrAppend(out, origin.second, " of ",
                                           NameOf(origin.first));
                         }));
+    }
+    if (verdict->largest_on != Rank{-1}) {
+      absl::StrAppend(
+          &record.detail,
+          absl::StrFormat("; of the tensors that were copied in 8 bits, the "
+                          "largest magnitude was %.3g, in ",
+                          verdict->largest_amax),
+          verdict->largest_in, " of ", NameOf(verdict->largest_on));
     }
   }
   output_->Event(record);

@@ -20,6 +20,11 @@ std::optional<BadStepVerdict> BadSteps::Note(Rank rank,
     verdict.passed = verdict.passed && said.passed;
     if (!said.origin.empty()) verdict.origins.emplace_back(member, said.origin);
     if (!said.unchecked.empty()) verdict.unchecked = said.unchecked;
+    if (said.largest_amax > verdict.largest_amax) {
+      verdict.largest_amax = said.largest_amax;
+      verdict.largest_in = said.largest_in;
+      verdict.largest_on = member;
+    }
   }
   reports_.erase(reports_.begin(), reports_.upper_bound(report.step));
   if (!verdict.passed) {

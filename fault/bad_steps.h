@@ -21,6 +21,9 @@ struct BadStepReport {
   bool passed = false;    // Run again, all were numbers, and the step counts.
   std::string origin;     // The op of this rank where it began; empty: none.
   std::string unchecked;  // Why it was not run again; empty if it was.
+  // With 8-bit products: the largest magnitude that was copied, and where.
+  float largest_amax = 0;
+  std::string largest_in;
 };
 
 struct BadStepVerdict {
@@ -28,7 +31,10 @@ struct BadStepVerdict {
   bool passed = false;
   std::vector<std::pair<Rank, std::string>> origins;
   std::string unchecked;
-  int32_t num_in_row = 0;  // Skipped ones up to this.
+  float largest_amax = 0;  // Of all ranks.
+  std::string largest_in;
+  Rank largest_on = Rank{-1};  // -1: nothing was copied in 8 bits.
+  int32_t num_in_row = 0;      // Skipped ones up to this.
 };
 
 class BadSteps {

@@ -161,6 +161,9 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
   if (!options.json) {
     ASSIGN_OR_RETURN(answers.next_step, FindNextStep(planned, plan, PlanCase));
   }
+  if (options.explain) {
+    answers.float8 = FindFloat8Gain(planned, plan, PlanCase);
+  }
   return answers;
 }
 

@@ -177,7 +177,10 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
       NamedLine("memory", MemoryText(prediction)), RecomputeText(plan),
       answers.next_step.empty()
           ? ""
-          : NamedLine("levers", NextStepText(plan, answers.next_step)));
+          : NamedLine("levers", NextStepText(plan, answers.next_step)),
+      answers.float8.has_value()
+          ? NamedLine("in 8 bits", Float8GainText(plan, *answers.float8))
+          : "");
 }
 
 std::string SearchText(const Plan& plan) {

@@ -11,6 +11,7 @@
 #include "planner/explain/explain_compare.h"
 #include "planner/explain/explain_fleet.h"
 #include "planner/explain/explain_parts.h"
+#include "planner/explain/precision_gain.h"
 #include "planner/explain/sensitivity.h"
 #include "planner/explain/what_if.h"
 #include "planner/job/job.h"
@@ -26,6 +27,7 @@ struct PlanAnswers {
   std::string devices_from;
   std::optional<LayoutParts> parts;       // Parts of the plan's layout.
   std::vector<SensitivityRow> next_step;  // FindNextStep().
+  std::optional<Float8Gain> float8;       // FindFloat8Gain().
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
   std::optional<GoodputReport> goodput;    // If the job asks for it.

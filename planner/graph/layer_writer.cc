@@ -535,6 +535,7 @@ void LayerWriter::Work(double bytes) {
 }
 
 LayerGraph LayerWriter::Build() && {
+  if (quantizes_by_op()) AskForAmaxOfGradients();
   const auto append_recompute = [&](size_t begin, size_t end) {
     graph_.ops.insert(graph_.ops.end(), recompute_.begin() + begin,
                       recompute_.begin() + end);

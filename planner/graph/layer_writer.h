@@ -176,6 +176,11 @@ class LayerWriter {
   void Product(Piece piece, const LinearShape& shape);
   // Copies of the product's input, for the product and its weight gradient.
   void QuantizeInput(Piece piece, const LinearShape& shape);
+  // Has the op that writes what is copied find its largest magnitude as well.
+  // False if its kernels cannot.
+  static bool AskForAmax(LayerOp* writer);
+  // The same for all gradients that are copied, once all ops are stated.
+  void AskForAmaxOfGradients();
 
   AttentionAttributes AttentionShape() const;
   NormAttributes NormOf(int64_t tokens) const;

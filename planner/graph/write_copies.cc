@@ -35,16 +35,39 @@ double LayerWriter::product_input_bytes() const {
   return quantizes() && keeps_copies ? quantized_bytes() : element_bytes_;
 }
 
+bool LayerWriter::AskForAmax(LayerOp* writer) {
+  if (!CanFindAmax(writer->kind)) return false;
+  std::visit(
+      [](auto& attributes) {
+        if constexpr (requires { attributes.finds_amax; }) {
+          attributes.finds_amax = true;
+        }
+      },
+      writer->attributes);
+  return true;
+}
+
+void LayerWriter::AskForAmaxOfGradients() {
+  // The ops of the backward pass stand in the order of the forward pass here.
+  for (size_t i = 0; i + 1 < backward_.size(); ++i) {
+    if (backward_[i].kind != OpKind::kQuantizeFloat8) continue;
+    std::get<QuantizeAttributes>(backward_[i].attributes).amax_given =
+        AskForAmax(&backward_[i + 1]);
+  }
+}
+
 void LayerWriter::QuantizeInput(Piece piece, const LinearShape& shape) {
   const Piece input = InputOf(piece);
   const bool repeats_input = IsRecomputed(input);
   const bool repeats_product = IsRecomputed(piece);
   QuantizeAttributes copies = {.rows = shape.tokens,
                                .cols = shape.in,
+                               .amax_given = AskForAmax(&graph_.ops.back()),
                                .keeps_transposed = !repeats_input};
   graph_.ops.push_back(
       MakeOp(Phase::kForward, OpKind::kQuantizeFloat8, copies, 1));
   if (repeats_input) {
+    copies.amax_given = AskForAmax(&recompute_.back());
     copies.keeps_rows = repeats_product;
     copies.keeps_transposed = true;
     recompute_.push_back(

@@ -90,6 +90,9 @@ ProfileOp AsMeasured(OpKind kind, const OpAttributes& attributes,
   if (auto* vocabulary = std::get_if<VocabAttributes>(&op.attributes)) {
     vocabulary->keeps_logits = false;
   }
+  if (auto* attention = std::get_if<AttentionAttributes>(&op.attributes)) {
+    attention->finds_amax = false;  // Hidden under the products.
+  }
   return op;
 }
 

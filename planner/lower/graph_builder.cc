@@ -237,6 +237,12 @@ void GraphBuilder::EmitTo(std::vector<GraphOp>* ops) { ops_ = ops; }
 
 GraphOp& GraphBuilder::Emit(GraphOp op) {
   CHECK(ops_ != nullptr);
+  if (FindsAmax(op.attributes)) {
+    const TensorId amax =
+        AddTensor(absl::StrCat(op.name, "/amax"), {1}, DType::kFloat32);
+    amax_of_[op.outputs.at(MainOutput(op.kind))] = amax;
+    op.outputs.push_back(amax);
+  }
   ops_->push_back(std::move(op));
   return ops_->back();
 }
@@ -295,7 +301,12 @@ void GraphBuilder::EmitQuantize(const std::string& name, const LayerOp& op,
                    .name = name,
                    .attributes = attributes,
                    .inputs = {x},
-                   .outputs = {copies->unit, output("amax", 1)}};
+                   .outputs = {copies->unit}};
+  if (attributes.amax_given) {
+    quantize.inputs.push_back(amax_of_.at(x));
+  } else {
+    quantize.outputs.push_back(output("amax", 1));
+  }
   if (attributes.keeps_rows) {
     copies->rows = output("rows", 2);
     quantize.outputs.push_back(copies->rows);
@@ -461,14 +472,19 @@ TensorId GraphBuilder::EmitNormBackward(const std::string& name,
                                         const SavedNorm& saved, TensorId d_y,
                                         TensorId d_residual) {
   const TensorId d_x = AddOutput(name, op, 0);
-  GraphOp& norm = Emit(name, op, {d_y, saved.residual, saved.rstd},
-                       {d_x, saved.weight.gradient});
+  GraphOp norm{.kind = op.kind,
+               .phase = op.phase,
+               .name = name,
+               .attributes = op.attributes,
+               .inputs = {d_y, saved.residual, saved.rstd},
+               .outputs = {d_x, saved.weight.gradient}};
   if (saved.mean >= 0) {
     norm.inputs.push_back(saved.mean);
     norm.outputs.push_back(saved.bias.gradient);
   }
   norm.inputs.push_back(saved.weight.backward_parameter);
   if (d_residual >= 0) norm.inputs.push_back(d_residual);
+  Emit(std::move(norm));
   return d_x;
 }
 

@@ -6,6 +6,7 @@
 #define MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -239,6 +240,7 @@ class GraphBuilder {
   // amaxes, are taken.
   int64_t num_copied_elements_ = 0;
   int64_t num_numbers_ = 0;
+  std::map<TensorId, TensorId> amax_of_;  // Where the tensor's writer found it.
 };
 
 }  // namespace millrace

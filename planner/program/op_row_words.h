@@ -14,10 +14,10 @@ namespace millrace::op_rows {
 using enum SizeLetter;
 constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
                    H = kHidden, N = kQueryHeads, K = kKeyValueHeads,
-                   D = kHeadDim, R = kRows, F = kCols, V = kVocabRows,
-                   C = kChunkTokens, J = kHeadProducts, m = kGemmRows,
-                   n = kGemmCols, k = kGemmInner, E = kElements, S = kShare,
-                   P = kParameters, G = kGradients, Z = kReduced,
+                   D = kHeadDim, R = kRows, F = kCols, W = kPasses,
+                   V = kVocabRows, C = kChunkTokens, J = kHeadProducts,
+                   m = kGemmRows, n = kGemmCols, k = kGemmInner, E = kElements,
+                   S = kShare, P = kParameters, G = kGradients, Z = kReduced,
                    X = kTensorRanks, Q = kProducts, Dv = kValueHeadDim;
 constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
 constexpr SizeExpr kQkCols = (N + K) * D;
@@ -52,6 +52,10 @@ constexpr OperandSpec Scalars() {
 }
 constexpr OperandSpec PreferenceScalars() {
   return {ElementRole::kFloat64, "scalars", {int64_t{kNumPreferenceScalars}}};
+}
+// The largest magnitude of the op's main output; the last operand.
+constexpr OperandSpec AmaxOfOutput() {
+  return Float32("amax", {1}).NotCounted().If(Presence::kWithAmax);
 }
 // Gradients of parameters add up over micro-batches.
 constexpr OperandSpec Gradient(const char* name, Dims dims) {

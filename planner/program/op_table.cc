@@ -73,7 +73,8 @@ constexpr OpDescriptor kOpRows[] = {
      .recompute = Recompute::kNorm | Recompute::kOutput,
      .inputs = {Activation("x", {T, H}).JustWritten(),
                 Float32("weight", {H}).NotCounted()},
-     .outputs = {Activation("y", {T, H}), Float32("rstd", {T}).NotCounted()},
+     .outputs = {Activation("y", {T, H}), Float32("rstd", {T}).NotCounted(),
+                 AmaxOfOutput()},
      .flops = 4 * T * H},
     // residual = x + delta; y is its norm.
     {.kind = OpKind::kResidualRmsNormForward,
@@ -85,7 +86,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Activation("delta", {T, H}).JustWritten(),
                 Float32("weight", {H}).NotCounted()},
      .outputs = {Activation("residual", {T, H}), Activation("y", {T, H}),
-                 Float32("rstd", {T}).NotCounted()},
+                 Float32("rstd", {T}).NotCounted(), AmaxOfOutput()},
      .flops = 5 * T * H},
     // d_x = the norm's gradient + d_residual.
     {.kind = OpKind::kRmsNormBackward,
@@ -98,7 +99,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Float32("weight", {H}).NotCounted(),
                 Activation("d_residual", {T, H}).If(Presence::kOptional)},
      .outputs = {Activation("d_x", {T, H}),
-                 Gradient("d_weight", {H}).NotCounted()},
+                 Gradient("d_weight", {H}).NotCounted(), AmaxOfOutput()},
      .flops = 10 * T * H},
 
     // LayerNorm: the same with the mean taken off, and a bias.
@@ -111,7 +112,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Float32("weight", {H}).NotCounted(),
                 Float32("bias", {H}).NotCounted()},
      .outputs = {Activation("y", {T, H}), Float32("rstd", {T}).NotCounted(),
-                 Float32("mean", {T}).NotCounted()},
+                 Float32("mean", {T}).NotCounted(), AmaxOfOutput()},
      .flops = 7 * T * H},
     {.kind = OpKind::kResidualLayerNormForward,
      .name = "residual_layer_norm_forward",
@@ -124,7 +125,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Float32("bias", {H}).NotCounted()},
      .outputs = {Activation("residual", {T, H}), Activation("y", {T, H}),
                  Float32("rstd", {T}).NotCounted(),
-                 Float32("mean", {T}).NotCounted()},
+                 Float32("mean", {T}).NotCounted(), AmaxOfOutput()},
      .flops = 8 * T * H},
     {.kind = OpKind::kLayerNormBackward,
      .name = "layer_norm_backward",
@@ -138,7 +139,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Activation("d_residual", {T, H}).If(Presence::kOptional)},
      .outputs = {Activation("d_x", {T, H}),
                  Gradient("d_weight", {H}).NotCounted(),
-                 Gradient("d_bias", {H}).NotCounted()},
+                 Gradient("d_bias", {H}).NotCounted(), AmaxOfOutput()},
      .flops = 14 * T * H},
 
     {.kind = OpKind::kAdd,
@@ -167,7 +168,7 @@ constexpr OpDescriptor kOpRows[] = {
      .flops = 2 * m * n * k},
 
     // Copies of x with the scale by which its largest magnitude, amax, becomes
-    // the format's largest number. amax is taken first, so x is read twice.
+    // the format's largest number. x is read twice, unless amax is given.
     {.kind = OpKind::kQuantizeFloat8,
      .name = "quantize_float8",
      .attributes = kAttributesIndex<QuantizeAttributes>,
@@ -175,11 +176,13 @@ constexpr OpDescriptor kOpRows[] = {
      .recompute = Recompute::kNorm | Recompute::kQkv | Recompute::kAttention |
                   Recompute::kOutput | Recompute::kGateUp |
                   Recompute::kActivation,
-     .inputs = {Activation("x", {R, F}).Moves(2 * R * F).JustWritten()},
-     .outputs = {Float32("unit", {1}).NotCounted(),
-                 Float32("amax", {1}).NotCounted(),
-                 Float8("rows", {R, F}).If(Presence::kWithRows),
-                 Float8("transposed", {F, R}).If(Presence::kWithTransposed)}},
+     .inputs = {Activation("x", {R, F}).Moves(W * R * F).JustWritten(),
+                Float32("amax", {1}).NotCounted().If(Presence::kWithAmaxGiven)},
+     .outputs =
+         {Float32("unit", {1}).NotCounted(),
+          Float32("amax", {1}).NotCounted().If(Presence::kWithoutAmaxGiven),
+          Float8("rows", {R, F}).If(Presence::kWithRows),
+          Float8("transposed", {F, R}).If(Presence::kWithTransposed)}},
     // c = a_unit b_unit a b^T, plus the bias in each row.
     {.kind = OpKind::kFloat8Gemm,
      .name = "float8_gemm",
@@ -217,7 +220,8 @@ constexpr OpDescriptor kOpRows[] = {
                     .Moves(T * (N + K) * D)
                     .JustWritten()},
      .outputs =
-         {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D).SameAs(0)},
+         {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D).SameAs(0),
+          AmaxOfOutput()},
      .flops = 3 * T * (N + K) * D},
     // RMSNorm of each query and key head, whose weights are of head_dim, and
     // then the rotation, in place. The heads as they were, and what each was
@@ -265,7 +269,7 @@ constexpr OpDescriptor kOpRows[] = {
      .inputs = {Activation("qkv", {T, kQkvCols}).JustWritten(),
                 Int32("document_starts", {T}).NotCounted()},
      .outputs = {Activation("o", {T, N* D}),
-                 Float32("lse", {N, T}).NotCounted()},
+                 Float32("lse", {N, T}).NotCounted(), AmaxOfOutput()},
      .flops = 2 * B * N * L * kKeyTokens * D},
     // Five products, the scores once more among them.
     {.kind = OpKind::kAttentionBackward,
@@ -289,7 +293,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kForward, Phase::kRecompute},
      .recompute = Recompute::kActivation,
      .inputs = {Activation("gate_up", {R, 2 * F}).JustWritten()},
-     .outputs = {Activation("activation", {R, F})},
+     .outputs = {Activation("activation", {R, F}), AmaxOfOutput()},
      .flops = 5 * R * F},
     {.kind = OpKind::kSwigluBackward,
      .name = "swiglu_backward",
@@ -297,7 +301,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kInputGradient},
      .inputs = {Activation("gate_up", {R, 2 * F}),
                 Activation("d_activation", {R, F}).JustWritten()},
-     .outputs = {Activation("d_gate_up", {R, 2 * F})},
+     .outputs = {Activation("d_gate_up", {R, 2 * F}), AmaxOfOutput()},
      .flops = 10 * R * F},
 
     // The same with another gate.
@@ -307,7 +311,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kForward, Phase::kRecompute},
      .recompute = Recompute::kActivation,
      .inputs = {Activation("gate_up", {R, 2 * F}).JustWritten()},
-     .outputs = {Activation("activation", {R, F})},
+     .outputs = {Activation("activation", {R, F}), AmaxOfOutput()},
      .flops = 11 * R * F},
     {.kind = OpKind::kGegluBackward,
      .name = "geglu_backward",
@@ -315,7 +319,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kInputGradient},
      .inputs = {Activation("gate_up", {R, 2 * F}),
                 Activation("d_activation", {R, F}).JustWritten()},
-     .outputs = {Activation("d_gate_up", {R, 2 * F})},
+     .outputs = {Activation("d_gate_up", {R, 2 * F}), AmaxOfOutput()},
      .flops = 20 * R * F},
 
     {.kind = OpKind::kGeluForward,

@@ -49,6 +49,7 @@ class LetterWriter {
     Set(SizeLetter::kCols, a.cols);
   }
   void operator()(const QuantizeAttributes& a) {
+    Set(SizeLetter::kPasses, a.amax_given ? 1 : 2);
     Set(SizeLetter::kRows, a.rows);
     Set(SizeLetter::kCols, a.cols);
   }
@@ -146,6 +147,12 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
       return std::get<VocabAttributes>(attributes).keeps_logits;
     case Presence::kWithBias:
       return std::get<GemmAttributes>(attributes).bias;
+    case Presence::kWithAmax:
+      return FindsAmax(attributes);
+    case Presence::kWithAmaxGiven:
+      return std::get<QuantizeAttributes>(attributes).amax_given;
+    case Presence::kWithoutAmaxGiven:
+      return !std::get<QuantizeAttributes>(attributes).amax_given;
     case Presence::kWithRows:
       return std::get<QuantizeAttributes>(attributes).keeps_rows;
     case Presence::kWithTransposed:

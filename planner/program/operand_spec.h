@@ -28,6 +28,7 @@ enum class SizeLetter : uint8_t {
   kHeadDim,         // D
   kRows,            // R, in an element-wise op.
   kCols,            // F, in an element-wise op.
+  kPasses,          // W: times that kQuantizeFloat8 reads its input.
   kVocabRows,       // V, on one tensor rank.
   kChunkTokens,     // C: tokens whose logits live at once.
   kHeadProducts,    // J: 2 where the head kept its logits, else 3.
@@ -135,6 +136,9 @@ enum class Presence : uint8_t {
   kWithMasterWeights,  // In bf16.
   kWithKeptLogits,     // Where the attributes have keeps_logits.
   kWithBias,           // Where a product's attributes have bias.
+  kWithAmax,           // Where FindsAmax().
+  kWithAmaxGiven,      // Where QuantizeAttributes have amax_given.
+  kWithoutAmaxGiven,   // Where they have not.
   kWithRows,           // Where QuantizeAttributes have keeps_rows.
   kWithTransposed,     // Where they have keeps_transposed.
   kWithPreferences,    // Where the layout trains preferences.

@@ -59,10 +59,10 @@ std::string ToString(const VocabAttributes& a) {
 }
 
 std::string ToString(const NormAttributes& a) {
-  return absl::StrCat("tokens ", a.num_tokens, " hidden ", a.hidden,
-                      " epsilon ", Number(a.epsilon),
-                      Flag(a.adds_one, "adds_one"),
-                      Flag(a.accumulate, "accumulate"));
+  return absl::StrCat(
+      "tokens ", a.num_tokens, " hidden ", a.hidden, " epsilon ",
+      Number(a.epsilon), Flag(a.adds_one, "adds_one"),
+      Flag(a.accumulate, "accumulate"), Flag(a.finds_amax, "finds_amax"));
 }
 
 std::string ToString(const GemmAttributes& a) {
@@ -101,12 +101,14 @@ std::string ToString(const AttentionAttributes& a) {
     absl::StrAppend(&text, " rope_factors ", absl::Hex(a.rope_factors));
   }
   text += Flag(a.adds_one, "adds_one");
-  return text + Flag(a.inverse, "inverse") + Flag(a.accumulate, "accumulate");
+  return text + Flag(a.inverse, "inverse") + Flag(a.accumulate, "accumulate") +
+         Flag(a.finds_amax, "finds_amax");
 }
 
 std::string ToString(const ElementwiseAttributes& a) {
   return absl::StrCat("rows ", a.rows, " cols ", a.cols, Flag(a.erf, "erf"),
-                      Flag(a.accumulate, "accumulate"));
+                      Flag(a.accumulate, "accumulate"),
+                      Flag(a.finds_amax, "finds_amax"));
 }
 
 std::string ToString(const CollectiveAttributes& a) {
@@ -117,6 +119,7 @@ std::string ToString(const CollectiveAttributes& a) {
 
 std::string ToString(const QuantizeAttributes& a) {
   return absl::StrCat("rows ", a.rows, " cols ", a.cols,
+                      Flag(a.amax_given, "amax_given"),
                       Flag(a.keeps_rows, "keeps_rows"),
                       Flag(a.keeps_transposed, "keeps_transposed"));
 }
@@ -229,6 +232,25 @@ GeneralAttentionAttributes AsWholeSequences(
 bool AddsToStream(OpKind kind) {
   return kind == OpKind::kResidualRmsNormForward ||
          kind == OpKind::kResidualLayerNormForward;
+}
+
+bool CanFindAmax(OpKind kind) {
+  const auto& outputs = Describe(kind).outputs;
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [](const OperandSpec& output) {
+                       return output.presence == Presence::kWithAmax;
+                     });
+}
+
+size_t MainOutput(OpKind kind) { return AddsToStream(kind) ? 1 : 0; }
+
+bool FindsAmax(const OpAttributes& attributes) {
+  return std::visit(
+      [](const auto& a) {
+        if constexpr (requires { a.finds_amax; }) return a.finds_amax;
+        return false;
+      },
+      attributes);
 }
 
 bool IsTransfer(OpKind kind) {

@@ -134,7 +134,8 @@ struct NormAttributes {
   int64_t num_tokens, hidden;
   double epsilon;
   bool accumulate = false;
-  bool adds_one = false;  // kRmsNorm*: rows are multiplied by 1 + weight.
+  bool adds_one = false;    // kRmsNorm*: rows are multiplied by 1 + weight.
+  bool finds_amax = false;  // See FindsAmax().
   friend bool operator==(const NormAttributes&,
                          const NormAttributes&) = default;
 };
@@ -181,6 +182,7 @@ struct AttentionAttributes {
   int64_t rotary_dim = 0;
   double rotary_scale = 1;
   uint64_t rope_factors = 0;
+  bool finds_amax = false;  // See FindsAmax(). Not kQkNormRope*.
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
@@ -192,6 +194,7 @@ struct ElementwiseAttributes {
   int64_t rows, cols;
   bool accumulate = false;  // kBiasGradient only.
   bool erf = false;         // kGelu* only: the exact form.
+  bool finds_amax = false;  // See FindsAmax(). kSwiglu* and kGeglu* only.
   friend bool operator==(const ElementwiseAttributes&,
                          const ElementwiseAttributes&) = default;
 };
@@ -208,6 +211,7 @@ struct CollectiveAttributes {
 // kQuantizeFloat8.
 struct QuantizeAttributes {
   int64_t rows, cols;
+  bool amax_given = false;       // Whoever wrote x has found its amax.
   bool keeps_rows = true;        // Writes the copy [rows, cols].
   bool keeps_transposed = true;  // Writes the copy [cols, rows].
   friend bool operator==(const QuantizeAttributes&,
@@ -288,6 +292,14 @@ using OpAttributes =
                  CollectiveAttributes, TransferAttributes, OptimizerAttributes,
                  GroupedGemmAttributes, GeneralAttentionAttributes,
                  TrafficAttributes, ExchangeAttributes, QuantizeAttributes>;
+
+// Whether the op leaves the largest magnitude of its main output as its last
+// one, for the kQuantizeFloat8 that reads the main output next.
+bool FindsAmax(const OpAttributes& attributes);
+// Whether the attributes of this kind may have finds_amax.
+bool CanFindAmax(OpKind kind);
+// The place of that main output among the op's outputs.
+size_t MainOutput(OpKind kind);
 
 // "m 512 n 768 k 256 trans_b accumulate": for printing and hashing.
 std::string AttributesToString(const OpAttributes& attributes);

@@ -33,5 +33,23 @@ TEST(BadStepsTest, CountsStepsInARow) {
   EXPECT_EQ(skip(9)->num_in_row, 1);
 }
 
+// Goal: the largest copy in 8 bits is that of any rank; none where nothing was
+// copied.
+TEST(BadStepsTest, NamesTheLargestCopy) {
+  BadSteps steps;
+  steps.Begin(2);
+  steps.Note(Rank{0}, {.step = 1, .largest_amax = 7, .largest_in = "'a'"});
+  auto verdict =
+      steps.Note(Rank{1}, {.step = 1, .largest_amax = 9, .largest_in = "'b'"});
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->largest_amax, 9);
+  EXPECT_EQ(verdict->largest_in, "'b'");
+  EXPECT_EQ(verdict->largest_on, Rank{1});
+  steps.Note(Rank{0}, {.step = 2});
+  verdict = steps.Note(Rank{1}, {.step = 2});
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->largest_on, Rank{-1});
+}
+
 }  // namespace
 }  // namespace millrace

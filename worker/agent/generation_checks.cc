@@ -38,6 +38,8 @@ absl::Status GenerationRun::RepeatBadStep(StepResult* result) {
     RETURN_IF_ERROR(checked.status());
     bad->set_passed(checked->result.finite);
     bad->set_origin(checked->origin);
+    bad->set_largest_amax(checked->largest_amax);
+    bad->set_largest_in(checked->largest_in);
     *result = checked->result;
   }
   client_->SendReliably(std::move(message));

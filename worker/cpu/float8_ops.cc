@@ -18,7 +18,9 @@ constexpr int64_t kScratchAlignment = 64;
 BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<QuantizeAttributes>(in.attributes);
   float* const unit = context.Output<float>(in, 0);
-  float* const amax = context.Output<float>(in, 1);
+  const bool given = attributes.amax_given;
+  float* const amax =
+      given ? context.Input<float>(in, 1) : context.Output<float>(in, 1);
   QuantizeFloat8Args args = {.y = nullptr,
                              .y_transposed = nullptr,
                              .amax = nullptr,
@@ -27,17 +29,19 @@ BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
                              .columns = attributes.cols,
                              .scale = 1,
                              .format = Float8Format::kE4m3};
-  size_t next = 2;
+  size_t next = given ? 1 : 2;
   if (attributes.keeps_rows) args.y = context.Output<uint8_t>(in, next++);
   if (attributes.keeps_transposed) {
     args.y_transposed = context.Output<uint8_t>(in, next);
   }
-  return [args, unit, amax,
+  return [args, unit, amax, given,
           num_threads = context.kernels->num_threads()]() -> absl::Status {
-    *amax = 0;
-    RETURN_IF_ERROR(Amax(
-        {.amax = amax, .x = args.x, .num_elements = args.rows * args.columns},
-        num_threads));
+    if (!given) {
+      *amax = 0;
+      RETURN_IF_ERROR(Amax(
+          {.amax = amax, .x = args.x, .num_elements = args.rows * args.columns},
+          num_threads));
+    }
     *unit = Float8Unit(*amax, args.format);
     QuantizeFloat8Args scaled = args;
     scaled.scale = Float8Scale(*amax, args.format);

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/pointwise/cast.h"
+#include "worker/train/stepper.h"
 
 namespace millrace {
 const CpuBinders& AllCpuBinders() {
@@ -22,13 +24,38 @@ const CpuBinders& AllCpuBinders() {
   return *kBinders;
 }
 
+namespace {
+
+// `op`, and then a pass over its main output for the largest magnitude.
+BoundOp ThenAmax(const OpContext& context, const Instruction& instruction,
+                 BoundOp op) {
+  const size_t output = MainOutput(instruction.kind);
+  const AmaxArgs args = {
+      .amax =
+          context.Output<float>(instruction, instruction.outputs.size() - 1),
+      .x = context.Output<float>(instruction, output),
+      .num_elements =
+          NumElements(context.program->buffers[instruction.outputs[output]])};
+  return [args, op = std::move(op),
+          num_threads = context.kernels->num_threads()]() -> absl::Status {
+    RETURN_IF_ERROR(op());
+    *args.amax = 0;
+    return Amax(args, num_threads);
+  };
+}
+
+}  // namespace
+
 absl::StatusOr<BoundOp> BindOp(const OpContext& context,
                                const Instruction& instruction) {
   const CpuBinders& binders = AllCpuBinders();
   RETURN_IF_ERROR(CheckBinding(binders.bound(), instruction));
   absl::StatusOr<BoundOp> op =
       binders.For(instruction.kind)(context, instruction);
-  if (op.ok()) return op;
+  if (op.ok()) {
+    if (!FindsAmax(instruction.attributes)) return op;
+    return ThenAmax(context, instruction, *std::move(op));
+  }
   return absl::Status(
       op.status().code(),
       absl::StrCat(instruction.name, " (", OpKindName(instruction.kind), ", ",

@@ -17,6 +17,15 @@ bool AllFinite(const std::byte* data, int64_t num_bytes) {
                      [](T value) { return std::isfinite(value); });
 }
 
+// "'layers.3/mlp/down' of micro-batch 1 (forward)".
+std::string PlaceOf(const Instruction& instruction) {
+  std::string text = absl::StrCat("'", instruction.name, "'");
+  if (instruction.microbatch_idx >= 0) {
+    absl::StrAppend(&text, " of micro-batch ", instruction.microbatch_idx);
+  }
+  return absl::StrCat(text, " (", PhaseName(instruction.phase), ")");
+}
+
 }  // namespace
 
 StepCheck::StepCheck(const Program* program, const Arenas* arenas)
@@ -44,8 +53,24 @@ void StepCheck::Before(InstructionId id) {
                   [this](BufferId input) { return AreNumbers(input); });
 }
 
+void StepCheck::NoteAmax(InstructionId id) {
+  const Instruction& instruction = program_.instructions[id];
+  const bool given =
+      std::get<QuantizeAttributes>(instruction.attributes).amax_given;
+  const BufferId buffer =
+      given ? instruction.inputs.at(1) : instruction.outputs.at(1);
+  const float amax =
+      *reinterpret_cast<const float*>(arenas_.At(program_.buffers[buffer]));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (amax > largest_amax_ || (amax == largest_amax_ && id < largest_)) {
+    largest_amax_ = amax;
+    largest_ = id;
+  }
+}
+
 void StepCheck::After(InstructionId id) {
   const Instruction& instruction = program_.instructions[id];
+  if (instruction.kind == OpKind::kQuantizeFloat8) NoteAmax(id);
   if (begins_with_numbers_[id] == 0 || IsCollective(instruction.kind) ||
       IsTransfer(instruction.kind)) {
     return;
@@ -63,12 +88,11 @@ void StepCheck::After(InstructionId id) {
 std::string StepCheck::Origin() const {
   if (origin_ < 0) return "";
   const Instruction& instruction = program_.instructions[origin_];
-  std::string text =
-      absl::StrCat(OpKindName(instruction.kind), " '", instruction.name, "'");
-  if (instruction.microbatch_idx >= 0) {
-    absl::StrAppend(&text, " of micro-batch ", instruction.microbatch_idx);
-  }
-  return absl::StrCat(text, " (", PhaseName(instruction.phase), ")");
+  return absl::StrCat(OpKindName(instruction.kind), " ", PlaceOf(instruction));
+}
+
+std::string StepCheck::LargestIn() const {
+  return largest_ < 0 ? "" : PlaceOf(program_.instructions[largest_]);
 }
 
 }  // namespace millrace

@@ -1,4 +1,5 @@
-// Finds the op of a rank that made the first value that is not a number.
+// Finds the op of a rank that made the first value that is not a number, and
+// the largest tensor that was copied in 8 bits.
 
 #ifndef MILLRACE_WORKER_CPU_STEP_CHECK_H_
 #define MILLRACE_WORKER_CPU_STEP_CHECK_H_
@@ -28,15 +29,21 @@ class StepCheck final : public RunObserver {
   // this rank began it, for one since its weights were no numbers before. Call
   // after the run.
   std::string Origin() const;
+  // As CheckedStep has them (worker/train/trainer.h). Call after the run.
+  float largest_amax() const { return largest_amax_; }
+  std::string LargestIn() const;
 
  private:
   bool AreNumbers(BufferId id) const;
+  void NoteAmax(InstructionId id);
 
   const Program& program_;
   const Arenas& arenas_;
   std::vector<char> begins_with_numbers_;  // By instruction.
   std::mutex mutex_;                       // Guards what follows.
   InstructionId origin_ = -1;  // The earliest in the sequential order.
+  float largest_amax_ = 0;
+  InstructionId largest_ = -1;  // Of equal ones the earliest.
 };
 
 }  // namespace millrace

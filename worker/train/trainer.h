@@ -84,6 +84,11 @@ struct CheckedStep {
   // operands that were numbers: "gemm 'layers.3/mlp/down' of micro-batch 1
   // (forward)". Empty if there is none on this rank.
   std::string origin;
+  // With 8-bit products, the largest magnitude of any tensor that was copied,
+  // and the copy that it was in: "'layers.3/mlp/quantize_input' of micro-batch
+  // 1 (forward)". Infinity counts, what is not a number does not.
+  float largest_amax = 0;
+  std::string largest_in;
 };
 
 // A validation pass's results for the answers that it read.

@@ -93,6 +93,35 @@ TEST(BuildTrainingProgramTest, MultipliesIn8Bits) {
         EXPECT_GE(num_copied, 8 * (layers.end - layers.begin) *
                                   layout.num_microbatches);
       }
+      // Over the tensor axis, tokens and gradients are gathered before they
+      // are copied. Else one gradient a layer comes from another layer.
+      int64_t num_searched = 0;
+      for (const Instruction& in : program->instructions) {
+        if (in.kind != OpKind::kQuantizeFloat8 ||
+            absl::StrContains(in.name, "/quantize_weight")) {
+          continue;
+        }
+        if (!std::get<QuantizeAttributes>(in.attributes).amax_given) {
+          ++num_searched;
+          continue;
+        }
+        // Its writer found it.
+        const auto writer = std::find_if(
+            program->instructions.begin(), program->instructions.end(),
+            [&](const Instruction& other) {
+              return !other.outputs.empty() &&
+                     other.outputs.back() == in.inputs[1];
+            });
+        ASSERT_NE(writer, program->instructions.end()) << in.name;
+        EXPECT_TRUE(FindsAmax(writer->attributes)) << in.name;
+        EXPECT_EQ(writer->outputs[MainOutput(writer->kind)], in.inputs[0])
+            << in.name;
+      }
+      if (layout.recompute == Recompute::kNone) {
+        EXPECT_EQ(num_searched, (layout.tensor == 1 ? 1 : 4) *
+                                    (layers.end - layers.begin) *
+                                    layout.num_microbatches);
+      }
       for (const Instruction& in : validation->instructions) {
         if (in.kind != OpKind::kQuantizeFloat8) continue;
         EXPECT_FALSE(

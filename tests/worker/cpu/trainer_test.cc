@@ -225,6 +225,43 @@ TEST(CpuTrainerTest, RepeatedStepNamesTheOp) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Goal: with 8-bit products, such a step also names the largest tensor that was
+// copied. Method: weights of one layer, on the second stage, that are infinite.
+TEST(CpuTrainerTest, RepeatedStepNamesTheLargestCopy) {
+  JobSpec job = SmallJob();
+  job.training.precision = "fp8";
+  Layout layout = kPipelined;
+  layout.gemm_format = GemmFormat::kFloat8;
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      job, layout, [&] { return hub.NewFactory(); },
+      [](Rank rank, Trainer& trainer) {
+        EXPECT_TRUE(trainer.RunStep({}).ok());
+        const auto pieces = trainer.ReadState();
+        if (!pieces.ok()) return pieces.status();
+        for (const StatePiece& piece : *pieces) {
+          if (piece.tensor != "model.layers.2.mlp.up_proj.weight") continue;
+          std::fill(piece.data, piece.data + (piece.end - piece.begin),
+                    std::numeric_limits<float>::infinity());
+        }
+        const auto bad = trainer.RunStep({});
+        if (!bad.ok()) return bad.status();
+        EXPECT_FALSE((*bad)->finite);
+        const auto again = trainer.RepeatStep({});
+        if (!again.ok()) return again.status();
+        const bool is_last_stage = trainer.program().stage == 1;
+        EXPECT_EQ(std::isinf(again->largest_amax), is_last_stage)
+            << ToInt(rank);
+        EXPECT_GT(again->largest_amax, 0) << ToInt(rank);
+        EXPECT_THAT(again->largest_in, HasSubstr("/quantize"));
+        if (is_last_stage) {
+          EXPECT_THAT(again->largest_in, HasSubstr("layers.2/"));
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 // Goal: a step that is left out counts and changes nothing. Method: leave out
 // the second of three; the learning rates and the batch of the third are those
 // of step 3.

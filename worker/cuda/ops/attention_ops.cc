@@ -42,15 +42,18 @@ bool HasFastRope(const CudaOpContext& context,
          attributes.head_dim <= 512 && attributes.rotary_dim % 16 == 0;
 }
 
+// `amax`: of the gradient; may be null.
 absl::StatusOr<CudaOp> BindFastRope(const AttentionAttributes& attributes,
-                                    void* qkv, const float* table) {
+                                    void* qkv, const float* table,
+                                    float* amax) {
   const RopeBf16Shape shape = FastRopeShapeOf(attributes);
   const int64_t stride = RowElements(attributes);
   if (attributes.inverse) {
     const RopeBackwardBf16Args args = {.d_qkv = qkv,
                                        .d_qkv_token_stride = stride,
                                        .table = table,
-                                       .shape = shape};
+                                       .shape = shape,
+                                       .amax = amax};
     return CudaOp([args](cudaStream_t stream) {
       return LaunchRopeBackwardBf16(args, stream);
     });
@@ -72,7 +75,7 @@ absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
   ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
   void* qkv = context.Output<void>(in, 0);
   if (HasFastRope(context, attributes)) {
-    return BindFastRope(attributes, qkv, table);
+    return BindFastRope(attributes, qkv, table, AmaxOf(context, in));
   }
   const PlainRopeArgs args = {.qkv = qkv,
                               .table = table,
@@ -83,9 +86,10 @@ absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
                               .head_dim = attributes.head_dim,
                               .inverse = attributes.inverse,
                               .rotary_dim = attributes.rotary_dim};
-  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
-    return LaunchPlainRope(args, type, stream);
-  });
+  return ThenAmax(context, in,
+                  [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+                    return LaunchPlainRope(args, type, stream);
+                  });
 }
 
 QkNormRopeShape PlainNormShapeOf(const AttentionAttributes& attributes) {
@@ -283,7 +287,8 @@ absl::StatusOr<CudaOp> BindAttentionForward(const CudaOpContext& context,
         .k = heads.k,
         .v = heads.v,
         .tile_counter = context.kernels->attention_tile_counter(),
-        .shape = shape};
+        .shape = shape,
+        .amax = AmaxOf(context, in)};
     return CudaOp([args](cudaStream_t stream) {
       return LaunchAttentionForwardBf16(args, stream);
     });
@@ -294,9 +299,10 @@ absl::StatusOr<CudaOp> BindAttentionForward(const CudaOpContext& context,
       .qkv = qkv,
       .document_starts = context.Input<int32_t>(in, 1),
       .shape = PlainShapeOf(attributes)};
-  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
-    return LaunchPlainAttentionForward(args, type, stream);
-  });
+  return ThenAmax(context, in,
+                  [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+                    return LaunchPlainAttentionForward(args, type, stream);
+                  });
 }
 
 absl::StatusOr<CudaOp> BindAttentionBackward(const CudaOpContext& context,

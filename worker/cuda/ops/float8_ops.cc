@@ -25,12 +25,15 @@ absl::Status CheckStoresBf16(const CudaOpContext& context) {
       "stores fp32");
 }
 
-// One pass for the largest magnitude, one for the copies.
+// One pass for the largest magnitude, unless it is given, and one for the
+// copies.
 absl::StatusOr<CudaOp> BindQuantizeFloat8(const CudaOpContext& context,
                                           const Instruction& in) {
   RETURN_IF_ERROR(CheckStoresBf16(context));
   const auto& attributes = std::get<QuantizeAttributes>(in.attributes);
-  float* const amax = context.Output<float>(in, 1);
+  const bool given = attributes.amax_given;
+  float* const amax =
+      given ? context.Input<float>(in, 1) : context.Output<float>(in, 1);
   const AmaxBf16Args largest = {.amax = amax,
                                 .x = context.Input<void>(in, 0),
                                 .x_row_stride = attributes.cols,
@@ -47,10 +50,15 @@ absl::StatusOr<CudaOp> BindQuantizeFloat8(const CudaOpContext& context,
                                    .scale_of_amax = amax,
                                    .unit = context.Output<float>(in, 0),
                                    .format = Float8Format::kE4m3};
-  size_t next = 2;
+  size_t next = given ? 1 : 2;
   if (attributes.keeps_rows) copies.y = context.Output<void>(in, next++);
   if (attributes.keeps_transposed) {
     copies.y_transposed = context.Output<void>(in, next);
+  }
+  if (given) {
+    return CudaOp([copies](cudaStream_t stream) {
+      return LaunchQuantizeFloat8Bf16(copies, stream);
+    });
   }
   return CudaOp([largest, copies](cudaStream_t stream) -> absl::Status {
     RETURN_IF_ERROR(CudaStatus(

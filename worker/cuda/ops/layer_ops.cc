@@ -46,7 +46,8 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
                                          .hidden = attributes.hidden,
                                          .epsilon = epsilon,
                                          .fp32_weight = fp32_weight,
-                                         .adds_one = attributes.adds_one};
+                                         .adds_one = attributes.adds_one,
+                                         .amax = AmaxOf(context, in)};
     return [args](cudaStream_t stream) {
       return LaunchRmsNormForwardBf16(args, stream);
     };
@@ -60,9 +61,10 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
                                         .epsilon = epsilon,
                                         .fp32_weight = fp32_weight,
                                         .adds_one = attributes.adds_one};
-  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
-    return LaunchPlainRmsNormForward(args, type, stream);
-  };
+  return ThenAmax(context, in,
+                  [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+                    return LaunchPlainRmsNormForward(args, type, stream);
+                  });
 }
 
 CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
@@ -88,7 +90,8 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
         .hidden = attributes.hidden,
         .epsilon = epsilon,
         .fp32_weight = fp32_weight,
-        .adds_one = attributes.adds_one};
+        .adds_one = attributes.adds_one,
+        .amax = AmaxOf(context, in)};
     return [args](cudaStream_t stream) {
       return LaunchResidualRmsNormForwardBf16(args, stream);
     };
@@ -105,9 +108,10 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
       .epsilon = epsilon,
       .fp32_weight = fp32_weight,
       .adds_one = attributes.adds_one};
-  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
-    return LaunchPlainResidualRmsNormForward(args, type, stream);
-  };
+  return ThenAmax(
+      context, in, [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+        return LaunchPlainResidualRmsNormForward(args, type, stream);
+      });
 }
 
 absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
@@ -139,7 +143,8 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
                                           .hidden = attributes.hidden,
                                           .accumulate = attributes.accumulate,
                                           .fp32_weight = fp32_weight,
-                                          .adds_one = attributes.adds_one};
+                                          .adds_one = attributes.adds_one,
+                                          .amax = AmaxOf(context, in)};
     return [args](cudaStream_t stream) {
       return LaunchRmsNormBackwardBf16(args, stream);
     };
@@ -162,9 +167,10 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
       .accumulate = attributes.accumulate,
       .fp32_weight = fp32_weight,
       .adds_one = attributes.adds_one};
-  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
-    return LaunchPlainRmsNormBackward(args, type, stream);
-  };
+  return ThenAmax(context, in,
+                  [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+                    return LaunchPlainRmsNormBackward(args, type, stream);
+                  });
 }
 
 CudaOp BindLayerNormForward(const CudaOpContext& context,
@@ -187,9 +193,10 @@ CudaOp BindLayerNormForward(const CudaOpContext& context,
       .epsilon = static_cast<float>(attributes.epsilon),
       .fp32_weight = IsFp32(context, in.inputs[shift + 1])};
   if (!HasFastNorm(context, attributes)) {
-    return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
-      return LaunchPlainLayerNormForward(args, type, stream);
-    };
+    return ThenAmax(context, in,
+                    [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+                      return LaunchPlainLayerNormForward(args, type, stream);
+                    });
   }
   if (adds) {
     const ResidualLayerNormForwardBf16Args fast = {
@@ -204,7 +211,8 @@ CudaOp BindLayerNormForward(const CudaOpContext& context,
         .num_tokens = args.num_tokens,
         .hidden = args.hidden,
         .epsilon = args.epsilon,
-        .fp32_weight = args.fp32_weight};
+        .fp32_weight = args.fp32_weight,
+        .amax = AmaxOf(context, in)};
     return [fast](cudaStream_t stream) {
       return LaunchResidualLayerNormForwardBf16(fast, stream);
     };
@@ -218,7 +226,8 @@ CudaOp BindLayerNormForward(const CudaOpContext& context,
                                          .num_tokens = args.num_tokens,
                                          .hidden = args.hidden,
                                          .epsilon = args.epsilon,
-                                         .fp32_weight = args.fp32_weight};
+                                         .fp32_weight = args.fp32_weight,
+                                         .amax = AmaxOf(context, in)};
   return [fast](cudaStream_t stream) {
     return LaunchLayerNormForwardBf16(fast, stream);
   };
@@ -251,9 +260,10 @@ absl::StatusOr<CudaOp> BindLayerNormBackward(const CudaOpContext& context,
       .accumulate = attributes.accumulate,
       .fp32_weight = IsFp32(context, in.inputs[4])};
   if (!is_fast) {
-    return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
-      return LaunchPlainLayerNormBackward(args, type, stream);
-    });
+    return ThenAmax(context, in,
+                    [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+                      return LaunchPlainLayerNormBackward(args, type, stream);
+                    });
   }
   const LayerNormBackwardBf16Args fast = {.d_x = args.d_x,
                                           .d_weight = args.d_weight,
@@ -268,7 +278,8 @@ absl::StatusOr<CudaOp> BindLayerNormBackward(const CudaOpContext& context,
                                           .num_tokens = args.num_tokens,
                                           .hidden = args.hidden,
                                           .accumulate = args.accumulate,
-                                          .fp32_weight = args.fp32_weight};
+                                          .fp32_weight = args.fp32_weight,
+                                          .amax = AmaxOf(context, in)};
   return CudaOp([fast](cudaStream_t stream) {
     return LaunchLayerNormBackwardBf16(fast, stream);
   });
@@ -364,7 +375,8 @@ CudaOp BindSwigluForward(const CudaOpContext& context, const Instruction& in) {
         .up = halves.up,
         .num_tokens = attributes.rows,
         .ffn_hidden = attributes.cols,
-        .kind = GateOf(in)};
+        .kind = GateOf(in),
+        .amax = AmaxOf(context, in)};
     return [args](cudaStream_t stream) {
       return LaunchSwigluForwardBf16(args, stream);
     };
@@ -374,9 +386,9 @@ CudaOp BindSwigluForward(const CudaOpContext& context, const Instruction& in) {
                                        .num_tokens = attributes.rows,
                                        .ffn_hidden = attributes.cols,
                                        .gate = GateOf(in)};
-  return [args](cudaStream_t stream) {
+  return ThenAmax(context, in, [args](cudaStream_t stream) {
     return LaunchPlainSwigluForward(args, ElementType::kFloat32, stream);
-  };
+  });
 }
 
 CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
@@ -396,7 +408,8 @@ CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
         .d_activation = {d_activation, attributes.cols},
         .num_tokens = attributes.rows,
         .ffn_hidden = attributes.cols,
-        .kind = GateOf(in)};
+        .kind = GateOf(in),
+        .amax = AmaxOf(context, in)};
     return [args](cudaStream_t stream) {
       return LaunchSwigluBackwardBf16(args, stream);
     };
@@ -407,9 +420,9 @@ CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
                                         .num_tokens = attributes.rows,
                                         .ffn_hidden = attributes.cols,
                                         .gate = GateOf(in)};
-  return [args](cudaStream_t stream) {
+  return ThenAmax(context, in, [args](cudaStream_t stream) {
     return LaunchPlainSwigluBackward(args, ElementType::kFloat32, stream);
-  };
+  });
 }
 
 CudaOp BindGeluForward(const CudaOpContext& context, const Instruction& in) {

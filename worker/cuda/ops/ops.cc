@@ -1,8 +1,16 @@
 #include "worker/cuda/ops/ops.h"
 
+#include <cuda_runtime.h>
+
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/amax.h"
+#include "kernels/cuda/status.h"
 #include "worker/cuda/ops/kernel_cache.h"
+#include "worker/train/stepper.h"
 
 namespace millrace {
 namespace {
@@ -44,12 +52,44 @@ absl::StatusOr<CudaOp> BindCudaOp(const CudaOpContext& context,
   RETURN_IF_ERROR(CheckBinding(binders.bound(), instruction));
   absl::StatusOr<CudaOp> op =
       binders.For(instruction.kind)(context, instruction);
-  if (op.ok()) return op;
+  if (op.ok()) {
+    float* const amax = AmaxOf(context, instruction);
+    if (amax == nullptr) return op;
+    return CudaOp([op = *std::move(op), amax](cudaStream_t stream) {
+      const absl::Status zeroed = CudaStatus(
+          cudaMemsetAsync(amax, 0, sizeof(float), stream), "zero amax");
+      return zeroed.ok() ? op(stream) : zeroed;
+    });
+  }
   return absl::Status(
       op.status().code(),
       absl::StrCat(instruction.name, " (", OpKindName(instruction.kind), ", ",
                    AttributesToString(instruction.attributes),
                    "): ", op.status().message()));
+}
+
+float* AmaxOf(const CudaOpContext& context, const Instruction& instruction) {
+  if (!FindsAmax(instruction.attributes)) return nullptr;
+  return context.Output<float>(instruction, instruction.outputs.size() - 1);
+}
+
+CudaOp ThenAmax(const CudaOpContext& context, const Instruction& instruction,
+                CudaOp op) {
+  float* const amax = AmaxOf(context, instruction);
+  if (amax == nullptr) return op;
+  CHECK(IsBf16(context)) << instruction.name;
+  const size_t output = MainOutput(instruction.kind);
+  const int64_t num_elements =
+      NumElements(context.program->buffers[instruction.outputs.at(output)]);
+  const AmaxBf16Args args = {.amax = amax,
+                             .x = context.Output<void>(instruction, output),
+                             .x_row_stride = num_elements,
+                             .rows = 1,
+                             .columns = num_elements};
+  return [op = std::move(op), args](cudaStream_t stream) -> absl::Status {
+    RETURN_IF_ERROR(op(stream));
+    return LaunchAmaxBf16(args, stream);
+  };
 }
 
 ElementType ElementTypeOf(const CudaOpContext& context) {

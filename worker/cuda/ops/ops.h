@@ -42,6 +42,14 @@ inline bool IsFp32(const CudaOpContext& context, BufferId buffer) {
   return context.program->buffers[buffer].dtype == DType::kFloat32;
 }
 
+// Where the op leaves the largest magnitude of its main output; null if it does
+// not look for it (FindsAmax()). BindCudaOp() zeroes it before the op runs.
+float* AmaxOf(const CudaOpContext& context, const Instruction& instruction);
+// `op`, whose kernel does not find it, and then a pass over its bf16 output
+// that does, if it is wanted.
+CudaOp ThenAmax(const CudaOpContext& context, const Instruction& instruction,
+                CudaOp op);
+
 // Whether attention's log-sum-exps lie sequence by sequence, [num_sequences, N,
 // sequence_length], and not as planner/program/op_table.cc has them: under the
 // fast kernels, where every sequence is one document.
