@@ -56,6 +56,13 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
     plan.description = absl::StrCat("none on a schedule (", kKey, " is 0)");
     return plan;
   }
+  // A copy takes longer on its way from a GPU than most steps do, and several
+  // times the state in host memory, so nobody gets it unasked.
+  if (!asked.has_value() && job.resources.uses_cuda()) {
+    plan.description = absl::StrCat("none on a schedule (", kKey,
+                                    " is auto, which is 0 on GPUs)");
+    return plan;
+  }
   // Then a copy only serves where all holders of a part are lost at once.
   const bool sends = asked.has_value() || !is_live;
   if (!sends) plan.partners.assign(plan.partners.size(), std::nullopt);

@@ -94,7 +94,7 @@ struct ReplicaCost {
 // Seconds that training loses for one copy.
 double ReplicaSeconds(const ReplicaCost& cost);
 // The least interval at which copies cost at most half a percent of the steps
-// and are sent before the next is taken. At least 1.
+// and are kept and sent before the next is taken. At least 1.
 int64_t ReplicaInterval(const ReplicaCost& cost);
 
 // Host memory that a rank's copies take: two of its own, the snapshot they are

@@ -1,6 +1,8 @@
 // The ways bf16 attention is computed; attention_bf16.cc chooses one for the
 // device and the shape. All keep the contract of attention_bf16.h, except that
-// the caller has checked the shape and that num_sequences is not zero.
+// the caller has checked the shape and that num_sequences is not zero, and that
+// of the forward passes only Hopper's may find `amax`: after the portable one
+// LaunchAmaxOfOutput() does.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_PATHS_H_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_PATHS_H_

@@ -456,9 +456,10 @@ const JobKey kJobKeys[] = {
     {KEY(fault.replica_interval_steps),
      .doc = "Steps between copies of the training state in host memory, of "
             "which a partner on another host keeps one, so that a recovery "
-            "needs no disk (docs/checkpoint.md). auto: as often as costs half "
-            "a percent of the step, and nothing is sent where data-parallel "
-            "ranks hold the same state anyway. 0: none.",
+            "needs no disk (docs/checkpoint.md). auto: on CPUs, as often as "
+            "costs half a percent of the step, and nothing is sent where "
+            "data-parallel ranks hold the same state anyway; on GPUs, none. "
+            "0: none.",
      .range = {0, kMaximumInt32}},
     {KEY(fault.max_restarts),
      .doc = "Failures without a checkpoint or progress in between after which "

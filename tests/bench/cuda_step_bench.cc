@@ -204,7 +204,8 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
   if (s->planned > 0) {
     RETURN_IF_ERROR(TakePlan(s));
   } else {
-    layout.precision = PrecisionOf(s->job.training.precision);
+    layout.precision = s->job.precision();
+    layout.gemm_format = GemmFormatOf(s->job.training.precision);
     layout.gradient_reduction = PrecisionOf(s->job.training.gradient_reduction);
     SetRecompute(s->recompute, &layout);
     if (s->zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;

@@ -176,7 +176,14 @@ TEST(ReplicasTest, IntervalFollowsFromCost) {
                            .copy_bytes_per_s = 4e9,
                            .send_bytes_per_s = 1e9};
   const int64_t interval = ReplicaInterval(gpu);
-  EXPECT_EQ(interval, 14);  // 12.9 s of sending, and the step of the next copy.
+  // 16.1 s of keeping, 12.9 s of sending, and the step of the next copy.
+  EXPECT_EQ(interval, 30);
+  // Without a partner the copy is kept all the same.
+  ReplicaCost alone = gpu;
+  alone.send_bytes_per_s = 0;
+  EXPECT_EQ(ReplicaInterval(alone), 18);
+  alone.step_s = 40;
+  EXPECT_EQ(ReplicaInterval(alone), 1);
   ReplicaCost cpu = gpu;
   cpu.part_bytes = int64_t{1} << 30;
   cpu.shares_processors = true;
