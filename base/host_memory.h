@@ -12,7 +12,7 @@ namespace millrace {
 // container. In bytes.
 struct HostMemory {
   int64_t total = 0;
-  // What can be taken without swapping. The cache of files counts as available.
+  // Bytes that can be taken without swapping. The cache of files counts.
   int64_t available = 0;
 };
 

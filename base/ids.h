@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-// What a worker computes in a generation: its position in the plan, in
+// A worker's part in a generation: its position in the plan, in
 // [0, Layout::num_ranks()).
 enum class Rank : int32_t {};
 

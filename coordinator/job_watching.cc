@@ -23,7 +23,7 @@ namespace {
 // job asks for it.
 constexpr double kReplacedFrom = 1.5;
 constexpr size_t kHashedStepsKept = 4;
-// Of seconds. The oldest tells what a host was before its rank became slow.
+// Seconds. The oldest tells what a host was before its rank became slow.
 constexpr size_t kHostSignsKept = 60;
 
 RankSign SignOf(const protocol::Progress& message) {

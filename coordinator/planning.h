@@ -83,7 +83,7 @@ struct PlanRecord {
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.
   std::vector<WorkerIdx> members;         // By rank.
-  std::vector<int32_t> devices_by_agent;  // Of all agents.
+  std::vector<int32_t> devices_by_agent;  // All agents count.
   friend bool operator==(const PlanRecord&, const PlanRecord&) = default;
 };
 // PlanRecord::compute_s of a plan with a timeline.

@@ -16,7 +16,7 @@ namespace {
 constexpr char kKey[] = "fault.replica_interval_steps";
 // Parameter and two moments.
 constexpr int64_t kBytesOfElement = 3 * sizeof(float);
-// What one core of a common server copies in a second, and what TCP brings
+// Bytes that one core of a common server copies in a second, and TCP brings
 // between processes of one host, and between hosts on ten gigabits.
 constexpr double kCopyBytesPerSecond = 4e9;
 constexpr double kLoopbackBytesPerSecond = 1.5e9;

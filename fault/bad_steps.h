@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-// What one rank says of such a step.
+// One rank's report of such a step.
 struct BadStepReport {
   int64_t step = 0;
   bool passed = false;    // Run again, all were numbers, and the step counts.
@@ -31,7 +31,7 @@ struct BadStepVerdict {
   bool passed = false;
   std::vector<std::pair<Rank, std::string>> origins;
   std::string unchecked;
-  float largest_amax = 0;  // Of all ranks.
+  float largest_amax = 0;  // On any rank.
   std::string largest_in;
   Rank largest_on = Rank{-1};  // -1: nothing was copied in 8 bits.
   int32_t num_in_row = 0;      // Skipped ones up to this.

@@ -219,7 +219,7 @@ Arrival ArrivalAt(const CallId& call, const RankView& rank) {
   return arrival;
 }
 
-// What a rank is at in its step; empty if it is at the step's end.
+// Where a rank is in its step; empty if it is at the step's end.
 std::string WhereIs(const Program& program, Rank rank,
                     const std::optional<RankProgress>& progress) {
   if (!progress.has_value()) return "it gave no sign of life";

@@ -57,7 +57,7 @@ struct Hang {
   // The ranks that others wait for and that wait for nobody themselves, by
   // rank. Empty if all came to a call and it does not end.
   std::vector<Rank> culprits;
-  // What each of the culprits is at: "it has not come so far, at gemm ...".
+  // Where each of the culprits is: "it has not come so far, at gemm ...".
   std::vector<std::string> whereabouts;
   std::string explanation;  // The calls in question, for people.
 };

@@ -43,7 +43,7 @@ class HangWatch {
   // A step has taken so long. Where steps take longer than predicted, that
   // counts.
   void NoteStep(double seconds);
-  // What was sent for a while could not be heard until now.
+  // Nothing could be heard for a while, whatever was sent.
   void Forgive(absl::Time now);
 
   // Whether the generation stands still. True again after a second, as long as

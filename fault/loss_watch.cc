@@ -12,7 +12,7 @@ constexpr size_t kWindow = 64;
 constexpr size_t kLeast = 20;
 constexpr double kDeviations = 8;
 constexpr double kLeastShare = 0.15;
-constexpr double kDeviationOfMedian = 1.4826;  // Of a normal distribution.
+constexpr double kDeviationOfMedian = 1.4826;  // For a normal distribution.
 
 double MedianOfLosses(std::vector<double> values) {
   const auto middle =

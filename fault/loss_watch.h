@@ -13,7 +13,7 @@ struct LossSpike {
   int64_t step = 0;
   double loss = 0;
   double usual = 0;  // The median of the steps before.
-  double limit = 0;  // What it exceeds.
+  double limit = 0;  // The bound that it exceeds.
 };
 
 // A loss is a spike if it is above the median of the steps before by more than

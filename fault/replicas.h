@@ -20,7 +20,7 @@
 namespace millrace {
 
 struct ReplicaSet {
-  Generation generation{};  // That trained the step.
+  Generation generation{};  // It trained the step.
   int64_t step = 0;         // Completed training steps.
   friend auto operator<=>(const ReplicaSet&, const ReplicaSet&) = default;
 };
@@ -41,7 +41,7 @@ enum class ReplicaKind : uint8_t {
 struct HeldReplica {
   WorkerIdx holder{};
   ReplicaPart part;
-  int32_t num_ranks = 0;  // Of the part's generation.
+  int32_t num_ranks = 0;  // In the part's generation.
   ReplicaKind kind = ReplicaKind::kOwn;
   int64_t bytes = 0;
 };
@@ -81,11 +81,11 @@ std::vector<std::optional<Rank>> ReplicaPartners(
 bool HasLiveReplicas(const Layout& layout,
                      const std::vector<std::string>& hosts);
 
-// What copies cost, by which `auto` chooses how often they are taken.
+// The cost of copies, by which `auto` chooses how often they are taken.
 struct ReplicaCost {
   double step_s = 0;       // Predicted.
   int64_t part_bytes = 0;  // The largest.
-  // Of one thread that copies, and of the network or loopback to the partner.
+  // Rates of one thread that copies, and of the way to the partner.
   double copy_bytes_per_s = 0;
   double send_bytes_per_s = 0;  // 0: nothing is sent.
   // The processors that copy and send are those that train.

@@ -12,7 +12,7 @@ namespace millrace {
 struct HostSign {
   double megahertz = -1;       // Mean over the processors.
   int64_t num_throttles = -1;  // By heat or power, since the host started.
-  double steal_share = -1;     // Of processor time; taken by a hypervisor.
+  double steal_share = -1;     // Processor time that a hypervisor took.
   // Shares of the last ten seconds in which some process waited for a
   // processor, or for memory.
   double processor_pressure = -1;

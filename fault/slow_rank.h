@@ -29,7 +29,7 @@ struct SlowRank {
   Rank rank{};
   bool recovered = false;   // It was named, and is as fast as the others again.
   double factor = 1;        // 2: it computes twice as long as it should.
-  int64_t num_samples = 0;  // That say so.
+  int64_t num_samples = 0;  // The samples that say so.
 };
 
 class SlowRankWatch {
@@ -47,11 +47,11 @@ class SlowRankWatch {
   struct Watched {
     int32_t stage = 0;
     int32_t num_noted = 0;       // Steps.
-    double measured_s = 0;       // Of the sample that is not complete.
+    double measured_s = 0;       // In the sample that is not complete.
     double predicted_s = 0;      // Likewise.
     std::deque<double> samples;  // Logarithms of measured over predicted.
-    double first_median = 0;     // Of the first samples.
-    double median = 0;           // Of all of them.
+    double first_median = 0;     // Over the first samples.
+    double median = 0;           // Over all of them.
     double scatter = 0;          // The standard deviation from one to the next.
     bool named = false;
   };

@@ -113,8 +113,8 @@ absl::StatusOr<JobSpec> ReadDoctorJob(const std::string& file) {
 // Master weights and two moments, in fp32, of each parameter.
 constexpr int64_t kStateBytes = 12;
 
-// What the job's checkpoints may take at once: one more is written before the
-// oldest is removed.
+// The most that the job's checkpoints take at once: one more is written before
+// the oldest is removed.
 int64_t CheckpointBytes(const JobSpec& job) {
   const CheckpointSpec& spec = job.checkpoint;
   int64_t written = spec.at_end ? 1 : 0;
@@ -135,7 +135,7 @@ JobNeeds NeedsOf(const JobSpec& job, const AgentPlace& place) {
           .checkpoint_bytes = CheckpointBytes(job)};
 }
 
-// What agent 0 makes before others come.
+// Made by agent 0 before others come.
 struct DoctorOpening {
   Listener listener;
   ExaminationOptions examination;

@@ -16,7 +16,7 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kMaxNameLength = 50;  // Of 63; "-INDEX" follows.
+constexpr size_t kMaxNameLength = 50;  // 63 with "-INDEX".
 constexpr int32_t kPort = 4711;
 // Times that the whole job may fail before Kubernetes gives up.
 constexpr int32_t kTries = 3;

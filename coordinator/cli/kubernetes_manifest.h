@@ -1,5 +1,5 @@
-// What Kubernetes needs to train a job: an indexed Job of one agent a pod, the
-// job's text and the name by which the agents find agent 0. Agents join by
+// All that Kubernetes needs to train a job: an indexed Job of one agent a pod,
+// the job's text and the name by which the agents find agent 0. Agents join by
 // --join, so no MPI operator is needed. docs/cluster.md shows it.
 
 #ifndef MILLRACE_COORDINATOR_CLI_KUBERNETES_MANIFEST_H_

@@ -28,7 +28,7 @@ struct FreeTlsContext {
 };
 using TlsContext = std::unique_ptr<SSL_CTX, FreeTlsContext>;
 
-// What all connections of one end have in common. Internal if OpenSSL cannot
+// Settings that all connections of one end share. Internal if OpenSSL cannot
 // do it, as under a policy of the system that forbids TLS 1.3.
 absl::StatusOr<TlsContext> MakeTlsContext(TlsEnd end, absl::string_view secret);
 

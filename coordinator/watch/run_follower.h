@@ -56,7 +56,7 @@ struct WatchedRun {
   int64_t num_checkpoints = 0;
   std::optional<int64_t> checkpoint_step;  // The newest committed.
   std::deque<std::string> events;          // The last few, as text.
-  // What is said of ranks that compute too long, by rank.
+  // Remarks on ranks that compute too long, by rank.
   std::map<int64_t, std::string> slow_ranks;
   std::vector<WatchedRank> ranks;  // Empty before the first time.json.
 };

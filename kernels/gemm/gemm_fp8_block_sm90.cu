@@ -26,7 +26,7 @@ struct BlockConfig
   static constexpr int kSharedBytes = 1024 + kStages * kStageBytes +
                                       kNumConsumers * kEpilogueBytes +
                                       kStages * kScaleBytes + kBarrierBytes;
-  static constexpr int kColumnGroups = kTileN / 64;  // Of one scale each.
+  static constexpr int kColumnGroups = kTileN / 64;  // Each has one scale.
   static constexpr int kNumConsumerWarps =
       kNumConsumers * kWarpgroupSize / kWarpSize;
   static_assert(kSharedBytes <= 232448);

@@ -61,7 +61,7 @@ class MeasuredTimes {
   // the length of sequences.
   bool HasGemmNear(int64_t m, int64_t n, int64_t k,
                    GemmFormat format = GemmFormat::kAsStored) const;
-  bool HasGemms(GemmFormat format) const;  // Of any shape.
+  bool HasGemms(GemmFormat format) const;  // Whatever their shape.
   bool HasAttentionNear(bool backward, int64_t sequence_length,
                         int64_t head_dim) const;
   bool HasCopyEngines(OpKind kind) const;

@@ -15,7 +15,7 @@ namespace millrace {
 struct Float8Gain {
   // The chosen layout with training.precision: fp8.
   double step_time_s = 0;
-  int64_t memory_bytes = 0;  // Of the rank that uses most.
+  int64_t memory_bytes = 0;  // On the rank that uses most.
   // Not empty: why there is no such figure, for one since the shapes forbid
   // it or the profile has no times of 8-bit products.
   std::string unknown;

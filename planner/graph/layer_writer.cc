@@ -492,7 +492,7 @@ void LayerWriter::EnterTensor(Piece piece, int64_t width) {
                        elements);
     return;
   }
-  // What is gathered is kept in copies, so it is gathered again only where the
+  // Gathered tensors are kept in copies, and gathered again only where the
   // norm's output is computed again.
   const bool keeps_copies = quantizes_by_op();
   Collective(kStep, OpKind::kAllGather, keeps_copies ? Piece::kNorm : piece,

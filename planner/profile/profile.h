@@ -30,7 +30,7 @@ struct ProfileProvenance {
 struct GemmTime {
   int64_t m, n, k;
   bool trans_a, trans_b;
-  bool is_float8 = false;  // Of kFloat8Gemm, else of kGemm.
+  bool is_float8 = false;  // A time of kFloat8Gemm, else of kGemm.
   double seconds;
 };
 struct AttentionTime {

@@ -63,7 +63,7 @@ profile: )",
 
 // An agent, or a worker. Asks for nothing that the real ones do not.
 struct Process {
-  int32_t idx = 0;          // Of the agent, or the worker's rank.
+  int32_t idx = 0;          // The agent's, or the worker's rank.
   int32_t incarnation = 0;  // 0: an agent.
   std::string run_directory;
   int64_t generation = 0;
@@ -131,7 +131,7 @@ class Processes {
 
   int32_t num_training() const { return num_training_; }
   int32_t num_agents_ended() const { return num_agents_ended_; }
-  int64_t num_steps() const { return num_steps_; }  // Of all ranks.
+  int64_t num_steps() const { return num_steps_; }  // All ranks count.
 
  private:
   void Add(Process process) {
@@ -224,7 +224,7 @@ class Processes {
   int64_t num_steps_ = 0;
 };
 
-// Of both kinds, as the kernel counts it.
+// User and system time together, as the kernel counts it.
 double ProcessorSeconds(pid_t process) {
   const absl::StatusOr<std::string> text =
       ReadFile(absl::StrCat("/proc/", process, "/stat"));

@@ -65,7 +65,7 @@ class Job:
             del environment["MILLRACE_SECRET"]
 
         def prepare():
-            # What many systems have by default.
+            # The default of many systems.
             resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
             os.umask(0o022)
 

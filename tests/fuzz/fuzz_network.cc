@@ -55,7 +55,7 @@ void FuzzFrames(absl::string_view bytes) {
   }
 }
 
-// What a stranger may send to either end before he is believed.
+// Bytes that a stranger may send to either end before he is believed.
 void FuzzHandshake(absl::string_view bytes) {
   static const auto* const server =
       new TlsContext(*MakeTlsContext(TlsEnd::kCoordinator, "the secret"));

@@ -105,7 +105,7 @@ uint64_t HashOfOffer(const DataOffer& offer) {
   return hasher.Digest();
 }
 
-// What the offer describes, in files of those prefixes.
+// The data that the offer describes, in files of those prefixes.
 PreparedJobData DataOf(const DataOffer& offer,
                        const std::vector<std::string>& prefixes) {
   PreparedJobData data;

@@ -1,4 +1,4 @@
-// What a rank tells of itself while it trains: how far it is, steps whose
+// A rank's reports of itself while it trains: how far it is, steps whose
 // numbers are bad, hashes of its state. Part of GenerationRun.
 
 #include <string>

@@ -71,7 +71,7 @@ absl::Status GenerationRun::BeginReplicas(const JobSpec& job) {
   if (message_.replica_interval_steps() == 0 || step == 0) {
     return absl::OkStatus();
   }
-  // What the state came from may be the only copy.
+  // The copy that the state came from may be the only one.
   RETURN_IF_ERROR(TakeReplicaNow(job));
   return KeepReplica(step);
 }

@@ -43,13 +43,13 @@ struct RequestHeader {
   int64_t step;
   int64_t offset;
   int64_t num_bytes;    // To read, or of the part to keep.
-  int64_t entry_bytes;  // Of the part to keep.
+  int64_t entry_bytes;  // The entry of the part to keep.
   int32_t rank;
   int32_t num_ranks;
 };
 struct AnswerHeader {
   int64_t code;       // absl::StatusCode.
-  int64_t num_bytes;  // That follow: what was asked for, or the message.
+  int64_t num_bytes;  // Bytes that follow: those asked for, or the message.
 };
 
 absl::Time Soon() { return MonotonicNow() + kSilenceLimit; }

@@ -65,7 +65,7 @@ class RunObserver {
  public:
   virtual ~RunObserver() = default;
   virtual void Before(InstructionId id) = 0;
-  // What waits for the instruction has not begun yet.
+  // Nothing that waits for the instruction has begun yet.
   virtual void After(InstructionId id) = 0;
 };
 

@@ -43,7 +43,7 @@ class StepCheck final : public RunObserver {
   std::mutex mutex_;                       // Guards what follows.
   InstructionId origin_ = -1;  // The earliest in the sequential order.
   float largest_amax_ = 0;
-  InstructionId largest_ = -1;  // Of equal ones the earliest.
+  InstructionId largest_ = -1;  // The earliest of equal ones.
 };
 
 }  // namespace millrace

@@ -28,7 +28,7 @@ struct ExaminationOptions {
   std::vector<std::string> hosts;  // By agent, as far as they are known.
   absl::Duration join_timeout = absl::Minutes(1);
   JobNeeds needs;
-  // What "look" tells every agent besides: the job, the folders.
+  // Told to every agent with "look": the job, the folders.
   nlohmann::json look = nlohmann::json::object();
 };
 
@@ -96,7 +96,7 @@ class Examination {
   Step step_ = Step::kJoining;
   absl::Time deadline_;
   int32_t last_number_ = 0;
-  std::map<int32_t, Agent> agents_;          // That have come and not failed.
+  std::map<int32_t, Agent> agents_;          // They came and did not fail.
   std::map<int32_t, ExamineOrder> pending_;  // By agent, not answered.
   std::vector<ExamineOrder> outgoing_;
   std::string progress_;

@@ -184,7 +184,7 @@ const std::vector<NumberFact>& NumberFacts() {
   return facts;
 }
 
-// What at least half of the hosts have.
+// At least half of the hosts have so much.
 int64_t UpperMedian(std::vector<int64_t> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -215,7 +215,7 @@ void CompareNumbers(const ExaminationResult& result, FindingList* findings) {
   }
 }
 
-// What a host lacks whatever the others have.
+// Lacks of one host, whatever the others have.
 // ----------------------------------
 
 void CheckFolders(const ExaminationResult& result, const HostFacts& host,
@@ -403,7 +403,7 @@ bool FirstHostSees(const ExaminationResult& result,
 }
 
 void CheckShared(const ExaminationResult& result, FindingList* findings) {
-  if (result.hosts[0].agent_idx != 0) return;  // That host did not answer.
+  if (result.hosts[0].agent_idx != 0) return;  // Agent 0's host did not answer.
   for (const size_t i : FirstAgents(result.hosts)) {
     const HostFacts& host = result.hosts[i];
     for (const FolderFacts& folder : host.folders) {
@@ -412,7 +412,7 @@ void CheckShared(const ExaminationResult& result, FindingList* findings) {
           !result.needs.shared_checkpoints) {
         continue;
       }
-      // What agent 0's host cannot write fails by itself.
+      // A folder that agent 0's host cannot write fails by itself.
       if (!FirstHostSees(result, folder.purpose)) continue;
       findings->Add(
           Severity::kWarning, host,

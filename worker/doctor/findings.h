@@ -1,4 +1,4 @@
-// What is amiss with the hosts of an examination: where a host deviates from
+// Faults of the hosts of an examination: where a host deviates from
 // the majority, and what a job would fail by.
 
 #ifndef MILLRACE_WORKER_DOCTOR_FINDINGS_H_
@@ -21,8 +21,7 @@ struct Finding {
   std::string text;  // The value, the majority's, and what to do.
 };
 
-// What the job that is to run needs of its hosts; the defaults are those of any
-// job.
+// Needs of the job that is to run; the defaults are those of any job.
 struct JobNeeds {
   bool gpus = true;  // False for backend cpu.
   bool shared_checkpoints = false;

@@ -69,7 +69,7 @@ class Nvml {
     return function == nullptr ? -1 : function(arguments...);
   }
 
-  // What the function gives for a device, or -1.
+  // The value that the function gives for a device, or -1.
   template <typename Number, typename... Arguments>
   int64_t Get(const char* name, Arguments... arguments) const {
     Number value = 0;

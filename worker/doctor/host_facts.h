@@ -1,6 +1,6 @@
-// What one host says of itself: versions, limits, space, devices. Every fact
-// travels as JSON, so hosts with different builds understand each other: a fact
-// that a build does not know stays at its default.
+// Facts that one host gives of itself: versions, limits, space, devices. Every
+// fact travels as JSON, so hosts with different builds understand each other: a
+// fact that a build does not know stays at its default.
 
 #ifndef MILLRACE_WORKER_DOCTOR_HOST_FACTS_H_
 #define MILLRACE_WORKER_DOCTOR_HOST_FACTS_H_
@@ -46,7 +46,7 @@ struct GpuFacts {
   int64_t slowdown_c = -1;  // Where it begins to slow down.
   int64_t power_limit_mw = -1;
   int64_t default_power_limit_mw = -1;
-  int64_t clock_mhz = -1;      // Of the multiprocessors, now.
+  int64_t clock_mhz = -1;      // The multiprocessors', now.
   int64_t max_clock_mhz = -1;  // The highest that it may have.
   int64_t max_memory_clock_mhz = -1;
   int64_t throttle_reasons = -1;  // Bits of gpu_health.h.
@@ -115,7 +115,7 @@ struct HostFacts {
 };
 
 nlohmann::json ToJson(const HostFacts& facts);
-// What is missing stays at its default. InvalidArgument if a value is of
+// Missing values stay at their defaults. InvalidArgument if a value is of
 // another kind.
 absl::StatusOr<HostFacts> HostFactsFromJson(const nlohmann::json& json);
 

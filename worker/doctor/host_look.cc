@@ -75,7 +75,7 @@ void LookAtNetwork(const Json& order, const NetworkSpec& network,
   }
 }
 
-// What our own GPU code says: its libraries, and without a job what it would
+// Facts from our own GPU code: its libraries, and without a job what it would
 // warn of.
 absl::Status LookAtCuda(bool has_job, const HostShare& share,
                         HostFacts* facts) {
@@ -145,7 +145,7 @@ absl::Status LookAtData(const DataSpec& data, HostFacts* facts) {
                                           " is not there; copy it"));
 }
 
-// What the job would stop by on this host.
+// Finds what would stop the job on this host.
 void LookAtJob(JobSpec job, const HostShare& share,
                const absl::StatusOr<JobSpec>& own_copy, HostFacts* facts) {
   const auto fail_by = [facts](const absl::Status& status) {

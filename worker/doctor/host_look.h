@@ -1,4 +1,4 @@
-// What a host says of itself when it is told to look: its facts, and what the
+// A host's report when it is told to look: its facts, and what the
 // job that was sent along would find here.
 
 #ifndef MILLRACE_WORKER_DOCTOR_HOST_LOOK_H_

@@ -1,4 +1,4 @@
-// What one host found out about its way to another: which addresses answer, and
+// One host's findings about its way to another: which addresses answer, and
 // how fast the ways between their interfaces are.
 
 #ifndef MILLRACE_WORKER_DOCTOR_PAIR_FACTS_H_

@@ -53,7 +53,7 @@ std::map<std::pair<int32_t, int32_t>, Way> WaysOf(
 }
 
 std::string TriesText(const Way& way) {
-  // What led elsewhere is worth a word only where there is no other.
+  // An address that led elsewhere is worth a word only where there is no other.
   const bool only_elsewhere = std::all_of(
       way.tries.begin(), way.tries.end(),
       [](const ReachedAddress* tried) { return tried->led_elsewhere; });
@@ -238,7 +238,7 @@ std::map<int32_t, double> ClockOffsets(const ExaminationResult& result) {
   offsets[first] = 0;
   std::vector<double> all;
   for (const auto& [agent_idx, offset] : offsets) all.push_back(offset);
-  // Of two hosts, the first has the right time.
+  // With two hosts, the first has the right time.
   const double median = all.size() < 3 ? 0 : MedianOf(all);
   for (auto& [agent_idx, offset] : offsets) offset -= median;
   return offsets;

@@ -1,4 +1,4 @@
-// What is amiss between hosts: who does not reach whom, slow ways, clocks.
+// Faults between hosts: who does not reach whom, slow ways, clocks.
 
 #ifndef MILLRACE_WORKER_DOCTOR_PAIR_FINDINGS_H_
 #define MILLRACE_WORKER_DOCTOR_PAIR_FINDINGS_H_

@@ -105,7 +105,7 @@ def run_current_scaling(bench, x, y, y_transposed):
             y.zero_(), y_transposed.zero_()
             current = args(rows, columns)
             quantize(current)
-            # Of tensors both: by a number PyTorch would multiply with its reciprocal.
+            # Both are tensors: by a number PyTorch would multiply with its reciprocal.
             end = torch.full_like(amax, largest)
             expected = (x.float() * (end / amax)).clamp(-largest, largest).to(dtype)
             expected = expected.view(torch.uint8)

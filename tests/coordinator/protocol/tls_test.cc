@@ -29,7 +29,7 @@ HandshakeStream StreamOf(int fd) {
 struct Shaken {
   absl::StatusOr<std::string> server = absl::UnknownError("");
   absl::StatusOr<std::string> client = absl::UnknownError("");
-  std::string plain;  // What the client reads after the handshake.
+  std::string plain;  // The client reads it after the handshake.
 };
 
 Shaken ShakeOverASocket(SSL_CTX* server, SSL_CTX* client) {

@@ -18,7 +18,7 @@ struct BlockCase {
   int64_t m, n, k;
   bool fp32_output = false;
   bool accumulate = false;
-  int64_t padding = 0;  // Of all rows, in elements.
+  int64_t padding = 0;  // After each row, in elements.
 };
 
 class GemmFp8BlockTest : public testing::TestWithParam<BlockCase> {};

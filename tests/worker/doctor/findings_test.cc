@@ -315,7 +315,7 @@ TEST(FindingsTest, AgentsOfOneHost) {
   EXPECT_EQ(FirstAgents(result.hosts), (std::vector<size_t>{0, 2}));
   result.hosts[1].open_files = 900;
   EXPECT_EQ(OnlyFinding(result).host, "node1, agent 1");
-  // What fails for both is said once.
+  // A failure of both is said once.
   result.hosts[1].open_files = 1024;
   result.hosts[0].failures = result.hosts[1].failures = {"no data"};
   EXPECT_EQ(OnlyFinding(result).host, "node1, agent 0");
