@@ -47,7 +47,7 @@ PipelinePasses StepModel::State::MakePasses(const Layout& layout) {
     const CutTimes& cut = Times(layout);
     passes.slowest_stage = &SlowestStage(cut, list.kinds);
     passes.slowest = TimeOfStage(cut, *passes.slowest_stage);
-    passes.all_stages_s = TimeOfStage(cut, WholeModel(model)).total();
+    passes.all_stages_s = TimeOfStage(cut, whole).total();
     return passes;
   }
   size_t slowest_stage = 0;
@@ -307,15 +307,12 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
                       .transfer_s = state_->HopSeconds(layout)};
   const std::vector<LayerRange> chunks = ChunkLayers(model, layout, how);
   for (size_t c = 0; c < chunks.size(); ++c) {
-    LayerCounts layers;
+    StageKind chunk{.layers = {},
+                    .has_embedding = c == 0,
+                    .has_head = c + 1 == chunks.size()};
     for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
-      layers.Count(KindOfLayer(model, layer));
+      chunk.layers.Count(KindOfLayer(model, layer));
     }
-    const StageKind chunk{.num_dense = layers.dense,
-                          .num_global = layers.global,
-                          .num_experts = layers.experts,
-                          .has_embedding = c == 0,
-                          .has_head = c + 1 == chunks.size()};
     const auto stage =
         static_cast<int32_t>(c % static_cast<size_t>(layout.pipeline));
     const Recompute recompute = layout.recompute_of(stage);

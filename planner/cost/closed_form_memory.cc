@@ -117,15 +117,14 @@ StepMemory StepModel::LeastMemory(const Layout& layout,
 StepMemory StepModel::LeastInterleavedMemory(
     const Layout& layout, std::span<const int32_t> zeros,
     std::span<const Recompute> recomputes) {
-  const ModelSpec& model = state_->model;
   Layout variant = layout;
   // Every stage holds one micro-batch at least, as the last with one chunk.
   variant.schedule = Schedule::kOneForwardOneBackward;
   variant.interleave = 1;
   StageLoad mean;
   for (const Recompute recompute : recomputes) {
-    StageLoad load =
-        MeanLoad(state_->cuts.Loads(layout, recompute), model, layout.pipeline);
+    StageLoad load = MeanLoad(state_->cuts.Loads(layout, recompute),
+                              state_->whole, layout.pipeline);
     if (recompute != recomputes.front()) {
       // Some stages may recompute more than others.
       load.activation_bytes =
@@ -135,7 +134,8 @@ StepMemory StepModel::LeastInterleavedMemory(
     }
     mean = load;
   }
-  mean.stream_bytes = StreamBytes(model, layout, state_->implementation);
+  mean.stream_bytes =
+      StreamBytes(state_->model, layout, state_->implementation);
   std::optional<StepMemory> least;
   for (const int32_t zero : zeros) {
     variant.zero = zero;

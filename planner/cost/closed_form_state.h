@@ -41,6 +41,7 @@ struct StepModel::State {
       : model(model_spec),
         implementation(how),
         cost(std::move(prices)),
+        whole(WholeModel(model)),
         cuts(model, implementation, cost, shared_cuts) {}
 
   const CutTimes& Times(const Layout& layout) {
@@ -67,6 +68,7 @@ struct StepModel::State {
   const ModelSpec model;
   const Implementation implementation;
   const CostModel cost;
+  const StageKind whole;  // All of the model.
   CutCosts cuts;
   // By pipeline << 32 | interleave.
   std::unordered_map<uint64_t, StageList> stages;

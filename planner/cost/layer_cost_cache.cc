@@ -103,19 +103,12 @@ bool CutCosts::WorkersRun(const Layout& layout) const {
 }
 
 LayerGraph CutCosts::GraphOf(Part part, const Layout& layout) const {
-  switch (part) {
-    case Part::kDense:
-      return GraphOfLayer(model_, layout, LayerKind::kDense, implementation_);
-    case Part::kGlobal:
-      return GraphOfLayer(model_, layout, LayerKind::kGlobal, implementation_);
-    case Part::kExperts:
-      return GraphOfLayer(model_, layout, LayerKind::kExperts, implementation_);
-    case Part::kEmbedding:
-      return GraphOfEmbedding(model_, layout, implementation_);
-    case Part::kHead:
-      break;
+  if (part == Part::kEmbedding) {
+    return GraphOfEmbedding(model_, layout, implementation_);
   }
-  return GraphOfHead(model_, layout, implementation_);
+  if (part == Part::kHead) return GraphOfHead(model_, layout, implementation_);
+  return GraphOfLayer(model_, layout, static_cast<LayerKind>(part),
+                      implementation_);
 }
 
 CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
@@ -145,12 +138,16 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
   if (SpreadsExperts(layout)) {
     times = Times(WithWholeExperts(cut), recompute);
   } else {
-    if (model_.num_dense_layers() > 0) times.dense = time_of(Part::kDense);
-    if (model_.num_global_layers() > 0) times.global = time_of(Part::kGlobal);
+    for (const LayerKind kind : kinds_) {
+      if (kind == LayerKind::kExperts) continue;
+      times.layers.of(kind) = time_of(PartOf(kind));
+    }
     times.embedding = time_of(Part::kEmbedding);
     times.head = time_of(Part::kHead);
   }
-  if (model_.num_expert_layers() > 0) times.experts = time_of(Part::kExperts);
+  if (model_.num_expert_layers() > 0) {
+    times.layers.of(LayerKind::kExperts) = time_of(PartOf(LayerKind::kExperts));
+  }
   return times;
 }
 
@@ -172,21 +169,19 @@ CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
   if (SpreadsExperts(layout)) {
     loads = Loads(WithWholeExperts(cut), recompute);
   } else {
-    if (model_.num_dense_layers() > 0) {
-      loads.dense = load_of(Part::kDense,
-                            ParametersOfLayer(model_, cut, LayerKind::kDense));
-    }
-    if (model_.num_global_layers() > 0) {
-      loads.global = load_of(
-          Part::kGlobal, ParametersOfLayer(model_, cut, LayerKind::kGlobal));
+    for (const LayerKind kind : kinds_) {
+      if (kind == LayerKind::kExperts) continue;
+      loads.layers.of(kind) =
+          load_of(PartOf(kind), ParametersOfLayer(model_, cut, kind));
     }
     loads.embedding =
         load_of(Part::kEmbedding, ParametersOfEmbedding(model_, cut));
     loads.head = load_of(Part::kHead, ParametersOfHead(model_, cut));
   }
   if (model_.num_expert_layers() > 0) {
-    loads.experts = load_of(
-        Part::kExperts, ParametersOfLayer(model_, cut, LayerKind::kExperts));
+    loads.layers.of(LayerKind::kExperts) =
+        load_of(PartOf(LayerKind::kExperts),
+                ParametersOfLayer(model_, cut, LayerKind::kExperts));
   }
   return loads;
 }
@@ -208,17 +203,17 @@ std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
   if (cost_.HasTables() && WorkersRun(layout)) {
     return millrace::PriceRecompute(model_, layout, cost_);
   }
-  const std::pair<Part, int64_t> parts[] = {
-      {Part::kDense, model_.num_dense_layers() - model_.num_global_layers()},
-      {Part::kGlobal, model_.num_global_layers()},
-      {Part::kExperts, model_.num_expert_layers()}};
+  LayerCounts counts;
+  for (int64_t layer = 0; layer < model_.num_layers; ++layer) {
+    counts.Count(KindOfLayer(model_, layer));
+  }
   const auto with = [&](Recompute set) {
     Layout cut = WithRecompute(layout, set);
     cut.pipeline = 1;  // Experts as near as they can be.
     RecomputeCandidate mean{.op = set};
-    for (const auto& [part, num_layers] : parts) {
-      if (num_layers == 0) continue;
-      LayerGraph graph = GraphOf(part, cut);
+    for (const LayerKind kind : kinds_) {
+      const int64_t num_layers = counts.of(kind);
+      LayerGraph graph = GraphOf(PartOf(kind), cut);
       std::erase_if(graph.ops, [](const LayerOp& op) {
         return op.phase != Phase::kRecompute;
       });

@@ -34,6 +34,7 @@ class CutCosts {
         implementation_(implementation),
         cost_(cost),
         shares_cores_(SharesCores(cost.profile().compute_contention)),
+        kinds_(KindsOfLayers(model)),
         caches_(other == nullptr ? std::make_shared<Caches>()
                                  : other->caches_) {}
 
@@ -90,7 +91,9 @@ class CutCosts {
                            const Make& make, Cache<Value>* cache);
   // Whether workers run what is priced.
   bool WorkersRun(const Layout& layout) const;
-  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead, kGlobal };
+  // A kind of layer, or an end of the model.
+  enum class Part : uint8_t { kEmbedding = kNumLayerKinds, kHead };
+  static Part PartOf(LayerKind kind) { return static_cast<Part>(kind); }
   LayerGraph GraphOf(Part part, const Layout& layout) const;
   CutTimes MakeTimes(const Layout& layout, Recompute recompute,
                      double num_computing);
@@ -100,6 +103,7 @@ class CutCosts {
   const Implementation& implementation_;
   const CostModel& cost_;
   const bool shares_cores_;
+  const std::vector<LayerKind> kinds_;  // Those that the model has.
   const std::shared_ptr<Caches> caches_;
 };
 

@@ -40,14 +40,12 @@ StageList StagesOf(const ModelSpec& model, const Layout& layout,
   const std::vector<LayerRange> chunks =
       ChunkLayers(model, layout, implementation);
   for (size_t c = 0; c < chunks.size(); ++c) {
+    StageKind& stage = all[c % all.size()];
     LayerCounts layers;
     for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
       layers.Count(KindOfLayer(model, layer));
+      stage.layers.Count(KindOfLayer(model, layer));
     }
-    StageKind& stage = all[c % all.size()];
-    stage.num_dense += layers.dense;
-    stage.num_global += layers.global;
-    stage.num_experts += layers.experts;
     if (layout.interleave == 1) continue;
     if (c < all.size()) stage.first_chunk = layers;
     stage.last_chunk = layers;
@@ -129,21 +127,25 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
                                        weight_bytes * elements, group);
   };
   const GroupPlacement replicas = ShardPlacement(layout, implementation);
-  // Both kinds of dense layers have the same parameters.
-  const auto num_dense =
-      static_cast<double>(stage.num_dense + stage.num_global);
-  const RankParameters& dense =
-      stage.num_dense > 0 ? cut.dense.parameters : cut.global.parameters;
-  const auto num_experts = static_cast<double>(stage.num_experts);
+  // All kinds of dense layers have the same parameters.
+  const auto num_experts =
+      static_cast<double>(stage.layers.of(LayerKind::kExperts));
+  const double num_dense =
+      static_cast<double>(stage.layers.total()) - num_experts;
+  RankParameters dense;
+  for (const LayerKind kind : kLayerKinds) {
+    if (kind == LayerKind::kExperts || stage.layers.of(kind) == 0) continue;
+    dense = cut.layers.of(kind).parameters;
+  }
+  const RankParameters& experts = cut.layers.of(LayerKind::kExperts).parameters;
   const auto hidden = static_cast<double>(model.hidden);
   const double layer_norms =
       static_cast<double>(model.num_layer_norms()) * hidden;
   const double norms =
       layer_norms * (num_dense + num_experts) + (stage.has_head ? hidden : 0);
   add(num_dense, dense.dense - layer_norms, replicas);
-  add(num_experts, cut.experts.parameters.dense - layer_norms, replicas);
-  add(num_experts, cut.experts.parameters.experts,
-      ExpertReplicaGroup(layout, implementation));
+  add(num_experts, experts.dense - layer_norms, replicas);
+  add(num_experts, experts.experts, ExpertReplicaGroup(layout, implementation));
   if (stage.has_embedding) add(1, cut.embedding.parameters.dense, replicas);
   if (stage.has_head) add(1, cut.head.parameters.dense - hidden, replicas);
   add(1, norms, replicas);
@@ -203,11 +205,9 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
   // About one bucket a layer, and smaller ones of large layers, as frameworks
   // cut them.
   constexpr double kBucketElements = 40e6;
-  traffic.buckets =
-      std::max(static_cast<double>(stage.num_dense + stage.num_global +
-                                   stage.num_experts),
-               (parameters.dense + parameters.experts) /
-                   std::max(kBucketElements, 1e6 * layout.data));
+  traffic.buckets = std::max(static_cast<double>(stage.layers.total()),
+                             (parameters.dense + parameters.experts) /
+                                 std::max(kBucketElements, 1e6 * layout.data));
   constexpr double kWeightBytes = 2;
   auto add = [&](double elements, const GroupPlacement& group) {
     if (elements <= 0 || group.size() <= 1) return;
@@ -278,23 +278,25 @@ double OptimizerSeconds(const Layout& layout,
 }
 
 StageKind WholeModel(const ModelSpec& model) {
-  return {.num_dense = model.num_dense_layers() - model.num_global_layers(),
-          .num_global = model.num_global_layers(),
-          .num_experts = model.num_expert_layers(),
-          .has_embedding = true,
-          .has_head = true};
+  StageKind whole{.layers = {}, .has_embedding = true, .has_head = true};
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    whole.layers.Count(KindOfLayer(model, layer));
+  }
+  return whole;
 }
 
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes) {
   StageLoad load{.stream_bytes = stream_bytes};
-  AddLayers(cut.dense, stage.num_dense, &load);
-  AddLayers(cut.global, stage.num_global, &load);
-  AddLayers(cut.experts, stage.num_experts, &load);
-  auto held_by = [&](const LayerCounts& chunk) {
-    return chunk.dense * cut.dense.activation_bytes +
-           chunk.global * cut.global.activation_bytes +
-           chunk.experts * cut.experts.activation_bytes;
+  for (const LayerKind kind : kLayerKinds) {
+    AddLayers(cut.layers.of(kind), stage.layers.of(kind), &load);
+  }
+  const auto held_by = [&](const LayerCounts& chunk) {
+    int64_t bytes = 0;
+    for (const LayerKind kind : kLayerKinds) {
+      bytes += chunk.of(kind) * cut.layers.of(kind).activation_bytes;
+    }
+    return bytes;
   };
   load.first_chunk_bytes = held_by(stage.first_chunk);
   load.last_chunk_bytes = held_by(stage.last_chunk);
@@ -309,9 +311,8 @@ StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
   return load;
 }
 
-StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
+StageLoad MeanLoad(const CutLoads& cut, const StageKind& whole,
                    int32_t num_stages) {
-  const StageKind whole = WholeModel(model);
   StageLoad load = LoadOfStage(cut, whole, 0);
   load.parameters.dense /= num_stages;
   load.parameters.experts /= num_stages;
@@ -321,11 +322,14 @@ StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
   const auto size = [](const RankParameters& parameters) {
     return parameters.dense + parameters.experts;
   };
-  if (whole.num_dense > 0 && whole.num_experts > 0) {
+  // A stage may have layers of one kind alone.
+  for (const LayerKind kind : kLayerKinds) {
+    if (whole.layers.of(kind) == 0) continue;
+    const LayerLoad& layer = cut.layers.of(kind);
     load.layer_parameters =
-        std::min(size(cut.dense.parameters), size(cut.experts.parameters));
+        std::min(load.layer_parameters, size(layer.parameters));
     load.layer_working_bytes =
-        std::min(cut.dense.working_bytes, cut.experts.working_bytes);
+        std::min(load.layer_working_bytes, layer.working_bytes);
   }
   return load;
 }

@@ -4,7 +4,10 @@
 #ifndef MILLRACE_PLANNER_COST_STAGE_TIME_H_
 #define MILLRACE_PLANNER_COST_STAGE_TIME_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "planner/cost/layer_time.h"
@@ -19,53 +22,66 @@ namespace millrace {
 LayerLoad LoadOf(const LayerGraph& graph, const RankParameters& parameters,
                  Precision precision);
 
-// The times of one layer, and of the ends of the model, under one way of
-// sharding them.
+// Values by LayerKind.
+template <typename T>
+class ByLayerKind {
+ public:
+  T& of(LayerKind kind) { return values_[static_cast<size_t>(kind)]; }
+  const T& of(LayerKind kind) const {
+    return values_[static_cast<size_t>(kind)];
+  }
+  friend bool operator==(const ByLayerKind&, const ByLayerKind&) = default;
+
+ private:
+  std::array<T, kNumLayerKinds> values_{};
+};
+inline constexpr LayerKind kLayerKinds[] = {
+    LayerKind::kDense, LayerKind::kExperts, LayerKind::kGlobal,
+    LayerKind::kStoredDense, LayerKind::kStoredGlobal};
+static_assert(std::size(kLayerKinds) == kNumLayerKinds);
+
+// The times of one layer, of the kinds that the model has, and of the ends of
+// the model, under one way of sharding them.
 struct CutTimes {
-  LayerTime dense;
-  LayerTime global;
-  LayerTime experts;
+  ByLayerKind<LayerTime> layers;
   LayerTime embedding;
   LayerTime head;
 };
-// The memory of one layer, and of the ends of the model, under one way of
-// sharding them.
+// The memory of the same.
 struct CutLoads {
-  LayerLoad dense;
-  LayerLoad global;
-  LayerLoad experts;
+  ByLayerKind<LayerLoad> layers;
   LayerLoad embedding;
   LayerLoad head;
 };
 
 // Layers of a stage, or of one of its chunks.
-struct LayerCounts {
-  int64_t dense = 0;  // Without the global ones, as in StageKind.
-  int64_t global = 0;
-  int64_t experts = 0;
-  void Count(LayerKind kind) {
-    ++(kind == LayerKind::kDense    ? dense
-       : kind == LayerKind::kGlobal ? global
-                                    : experts);
+class LayerCounts {
+ public:
+  void Count(LayerKind kind) { ++counts_.of(kind); }
+  int64_t of(LayerKind kind) const { return counts_.of(kind); }
+  int64_t total() const {
+    int64_t sum = 0;
+    for (const LayerKind kind : kLayerKinds) sum += of(kind);
+    return sum;
   }
   friend bool operator==(const LayerCounts&, const LayerCounts&) = default;
+
+ private:
+  ByLayerKind<int64_t> counts_;
 };
 
 // The memory that a stage of a pipeline holds.
 struct StageKind {
-  int64_t num_dense = 0;
-  int64_t num_global = 0;
-  int64_t num_experts = 0;
+  LayerCounts layers;
   bool has_embedding = false;
   bool has_head = false;
   int32_t first = 0;  // The first stage of this kind.
   // Where it has several chunks; with one chunk a stage they do not matter.
   LayerCounts first_chunk, last_chunk;
   bool is_like(const StageKind& other) const {
-    return num_dense == other.num_dense && num_global == other.num_global &&
-           num_experts == other.num_experts &&
-           has_embedding == other.has_embedding && has_head == other.has_head &&
-           first_chunk == other.first_chunk && last_chunk == other.last_chunk;
+    return layers == other.layers && has_embedding == other.has_embedding &&
+           has_head == other.has_head && first_chunk == other.first_chunk &&
+           last_chunk == other.last_chunk;
   }
 };
 
@@ -82,12 +98,10 @@ StageList StagesOf(const ModelSpec& model, const Layout& layout,
 StageKind WholeModel(const ModelSpec& model);
 
 inline LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {
-  LayerTime time = static_cast<double>(stage.num_dense) * cut.dense;
-  if (stage.num_global > 0) {
-    time += static_cast<double>(stage.num_global) * cut.global;
-  }
-  if (stage.num_experts > 0) {
-    time += static_cast<double>(stage.num_experts) * cut.experts;
+  LayerTime time;
+  for (const LayerKind kind : kLayerKinds) {
+    const int64_t count = stage.layers.of(kind);
+    if (count > 0) time += static_cast<double>(count) * cut.layers.of(kind);
   }
   if (stage.has_embedding) time += cut.embedding;
   if (stage.has_head) time += cut.head;
@@ -102,7 +116,7 @@ StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
 
 // The mean of what the stages of a pipeline hold. For what only one layer needs
 // at a time it is the least of any kind.
-StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
+StageLoad MeanLoad(const CutLoads& cut, const StageKind& whole,
                    int32_t num_stages);
 
 // The data axis's traffic of a rank: whole reductions and gathers, alone.

@@ -63,7 +63,8 @@ inline constexpr const char* kNewestOptions[] = {"model.rope_scaling.kind",
                                                  "model.scales_embedding",
                                                  "model.query_pre_attn_scalar",
                                                  "model.attention_softcap",
-                                                 "model.logit_softcap"};
+                                                 "model.logit_softcap",
+                                                 "training.bf16_end_layers"};
 
 // A framework is known by its adapter. Never null.
 using Framework = const FrameworkAdapter*;

@@ -59,7 +59,8 @@ constexpr const char* kTorchtitanUnwritten[] = {"model.rope_scaling.kind",
                                                 "model.qkv_bias",
                                                 "model.linear_bias",
                                                 "model.learned_positions",
-                                                "model.norm"};
+                                                "model.norm",
+                                                "training.bf16_end_layers"};
 
 constexpr FrameworkAdapter kTorchtitan = {
     .name = "torchtitan",

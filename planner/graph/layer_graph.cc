@@ -38,14 +38,35 @@ Layout WithoutRecompute(Layout layout) {
 
 LayerKind KindOfLayer(const ModelSpec& model, int64_t layer) {
   if (layer >= model.num_dense_layers()) return LayerKind::kExperts;
-  return model.is_global_layer(layer) ? LayerKind::kGlobal : LayerKind::kDense;
+  const bool is_stored = model.is_stored_layer(layer);
+  if (model.is_global_layer(layer)) {
+    return is_stored ? LayerKind::kStoredGlobal : LayerKind::kGlobal;
+  }
+  return is_stored ? LayerKind::kStoredDense : LayerKind::kDense;
+}
+
+std::vector<LayerKind> KindsOfLayers(const ModelSpec& model) {
+  std::vector<LayerKind> kinds;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const LayerKind kind = KindOfLayer(model, layer);
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+      kinds.push_back(kind);
+    }
+  }
+  return kinds;
 }
 
 LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
                         LayerKind kind, const Implementation& style,
                         StreamInput input) {
-  LayerWriter writer(model, layout, style);
-  if (kind == LayerKind::kGlobal) writer.AttendGlobally();
+  Layout own = layout;
+  if (kind == LayerKind::kStoredDense || kind == LayerKind::kStoredGlobal) {
+    own.gemm_format = GemmFormat::kAsStored;
+  }
+  LayerWriter writer(model, own, style);
+  if (kind == LayerKind::kGlobal || kind == LayerKind::kStoredGlobal) {
+    writer.AttendGlobally();
+  }
   WriteAttention(writer, input);
   if (kind == LayerKind::kExperts) {
     WriteExperts(writer);
@@ -109,12 +130,11 @@ bool HasPlanOnlyOps(const ModelSpec& model) {
     return std::any_of(graph.ops.begin(), graph.ops.end(),
                        [](const LayerOp& op) { return IsPlanOnly(op.kind); });
   };
-  return (model.num_dense_layers() > 0 &&
-          has_them(GraphOfLayer(model, layout, LayerKind::kDense, {}))) ||
-         (model.num_global_layers() > 0 &&
-          has_them(GraphOfLayer(model, layout, LayerKind::kGlobal, {}))) ||
-         (model.num_expert_layers() > 0 &&
-          has_them(GraphOfLayer(model, layout, LayerKind::kExperts, {}))) ||
+  const std::vector<LayerKind> kinds = KindsOfLayers(model);
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](LayerKind kind) {
+                       return has_them(GraphOfLayer(model, layout, kind, {}));
+                     }) ||
          has_them(GraphOfEmbedding(model, layout, {})) ||
          has_them(GraphOfHead(model, layout, {}));
 }

@@ -19,9 +19,20 @@
 namespace millrace {
 
 // kGlobal is a dense layer without the window, in a model whose other layers
-// have one.
-enum class LayerKind : uint8_t { kDense, kExperts, kGlobal };
+// have one. kStored* multiply what is stored, whatever Layout::gemm_format
+// says.
+enum class LayerKind : uint8_t {
+  kDense,
+  kExperts,
+  kGlobal,
+  kStoredDense,
+  kStoredGlobal
+};
+inline constexpr size_t kNumLayerKinds =
+    static_cast<size_t>(LayerKind::kStoredGlobal) + 1;
 LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
+// Each kind that some layer has, once.
+std::vector<LayerKind> KindsOfLayers(const ModelSpec& model);
 
 // A layer consists of two blocks. Each adds its output to the residual stream.
 enum class LayerBlock : uint8_t { kAttention, kFeedForward };

@@ -314,6 +314,13 @@ class JobReader {
                          " is trained on GPUs only; set resources.backend: "
                          "cuda, or precision: fp32"));
     }
+    if (job_.model.stored_end_layers > 0 && precision != "fp8") {
+      Error(LineOf("training.bf16_end_layers"), "training.bf16_end_layers",
+            absl::StrCat("expected 0 where training.precision is ", precision,
+                         ", found ", job_.model.stored_end_layers,
+                         "; layers are left out of 8 bits alone, so set "
+                         "precision: fp8 or leave this key out"));
+    }
     CheckOneSource();
     CheckFrom();
     CheckChat();

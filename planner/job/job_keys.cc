@@ -264,6 +264,11 @@ const JobKey kJobKeys[] = {
             "fp8 is the same with products of layers in 8 bits; on cpu, which "
             "computes what a GPU would, all else is fp32. fp4 is planned only.",
      .choices = "fp32|bf16|fp8|fp4"},
+    {NAMED_KEY("training.bf16_end_layers", model.stored_end_layers),
+     .doc = "With precision fp8, so many first and so many last layers "
+            "multiply in bf16 (on cpu, in fp32), as those nearest to embedding "
+            "and loss suffer most from 8 bits. 0: none.",
+     .range = {0, 10000}},
     {KEY(training.gradient_reduction),
      .doc = "What data replicas send each other gradients of matrices in, to "
             "sum them. bf16 halves the data axis' traffic, for slow networks "

@@ -180,6 +180,14 @@ absl::Status ValidateAttentionOptions(const ModelSpec& model) {
   for (const auto& [field, value] : numbers) {
     RETURN_IF_ERROR(RequireNotNegative(field, value));
   }
+  if (model.stored_end_layers < 0 ||
+      2 * model.stored_end_layers > model.num_layers ||
+      (model.stored_end_layers > 0 && model.moe.num_experts > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.bf16_end_layers is ", model.stored_end_layers,
+                     "; it must be from 0 to half of model.layers, which is ",
+                     model.num_layers, ", and 0 where layers have experts"));
+  }
   RETURN_IF_ERROR(ValidateGlobalLayers(model));
   if (model.rotary_dim > model.head_dim || model.rotary_dim % 2 != 0) {
     return absl::InvalidArgumentError(

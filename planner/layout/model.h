@@ -136,6 +136,9 @@ struct ModelSpec {
   bool scales_embedding = false;
   // Scores are divided by the square root of this; 0: of head_dim.
   double query_pre_attn_scalar = 0;
+  // So many first and so many last layers multiply what is stored, whatever
+  // Layout::gemm_format says (training.bf16_end_layers).
+  int64_t stored_end_layers = 0;
   // Scores x, and logits x, become cap tanh(x / cap); 0: they stay.
   double attention_softcap = 0;
   double logit_softcap = 0;
@@ -173,6 +176,9 @@ struct ModelSpec {
   // Whether a layer attends to all before it although others have a window.
   bool is_global_layer(int64_t layer) const {
     return global_layer_period > 0 && (layer + 1) % global_layer_period == 0;
+  }
+  bool is_stored_layer(int64_t layer) const {
+    return layer < stored_end_layers || layer >= num_layers - stored_end_layers;
   }
   // Counts dense layers only.
   int64_t num_global_layers() const {

@@ -1,6 +1,7 @@
 #include "planner/lower/graph.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -18,10 +19,9 @@ namespace {
 // The ops of a stage's layers and ends (planner/graph).
 struct StageOps {
   LayerGraph first_layer;
-  LayerGraph layer;
-  LayerGraph global_layer;  // Where some layers lack the window of others.
-  LayerGraph embedding;     // First stage only.
-  LayerGraph head;          // Last stage only.
+  std::array<LayerGraph, kNumLayerKinds> layers;  // Those that the stage has.
+  LayerGraph embedding;                           // First stage only.
+  LayerGraph head;                                // Last stage only.
 };
 
 StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
@@ -30,14 +30,15 @@ StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
   const ModelSpec& model = builder.model();
   const Implementation our_style;
   const LayerRange range = StageLayers(model, layout, builder.stage());
-  StageOps ops{
-      .first_layer =
-          GraphOfLayer(model, layout, KindOfLayer(model, range.begin),
-                       our_style, StreamInput::kWhole),
-      .layer = GraphOfLayer(model, layout, LayerKind::kDense, our_style)};
-  if (model.num_global_layers() > 0) {
-    ops.global_layer =
-        GraphOfLayer(model, layout, LayerKind::kGlobal, our_style);
+  StageOps ops;
+  ops.first_layer = GraphOfLayer(model, layout, KindOfLayer(model, range.begin),
+                                 our_style, StreamInput::kWhole);
+  for (int64_t layer = range.begin + 1; layer < range.end; ++layer) {
+    const LayerKind kind = KindOfLayer(model, layer);
+    LayerGraph& graph = ops.layers[static_cast<size_t>(kind)];
+    if (graph.ops.empty()) {
+      graph = GraphOfLayer(model, layout, kind, our_style);
+    }
   }
   if (builder.is_first_stage()) {
     ops.embedding = GraphOfEmbedding(model, layout, our_style);
@@ -63,11 +64,10 @@ ForwardPass EmitForward(GraphBuilder& builder, const StageOps& ops) {
   const LayerRange range =
       StageLayers(builder.model(), builder.layout(), builder.stage());
   for (int64_t layer = range.begin; layer < range.end; ++layer) {
-    const bool is_global =
-        KindOfLayer(builder.model(), layer) == LayerKind::kGlobal;
-    pass.layers.emplace_back(layer == range.begin ? ops.first_layer
-                             : is_global          ? ops.global_layer
-                                                  : ops.layer,
+    const LayerKind kind = KindOfLayer(builder.model(), layer);
+    pass.layers.emplace_back(layer == range.begin
+                                 ? ops.first_layer
+                                 : ops.layers[static_cast<size_t>(kind)],
                              layer, pass.input.document_starts);
     pass.layers.back().EmitForward(builder, &stream);
   }

@@ -92,17 +92,15 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
             DType::kInt32, true);
   }
   if (layout_.gemm_format == GemmFormat::kFloat8 &&
-      !layout_.shards_parameters()) {
+      !layout_.shards_parameters() && NumCopiedLayers() > 0) {
     const bool is_read = kind != ProgramKind::kPublish;
-    const LayerRange layers = StageLayers(model_, layout_, stage_);
     persistent.float8_weights =
-        add("float8_weights", kCopiesOfWeight * NumLayerMatrixElements(),
+        add("float8_weights", kCopiesOfWeight * NumCopiedElements(),
             DType::kFloat8E4m3, is_read);
-    persistent.float8_units =
-        add("float8_units",
-            kElementsOfNumber * kNumbersOfCopies * kMatricesOfLayer *
-                (layers.end - layers.begin),
-            DType::kFloat32, is_read);
+    persistent.float8_units = add("float8_units",
+                                  kElementsOfNumber * kNumbersOfCopies *
+                                      kMatricesOfLayer * NumCopiedLayers(),
+                                  DType::kFloat32, is_read);
   }
   if (layout_.trains_preferences() && is_last_stage()) {
     persistent.answers = add("answers", layout_.data * shapes_.num_tokens,
@@ -111,12 +109,20 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   AddBucketTensors();
 }
 
-int64_t GraphBuilder::NumLayerMatrixElements() const {
+int64_t GraphBuilder::NumCopiedLayers() const {
   const LayerRange layers = StageLayers(model_, layout_, stage_);
+  int64_t num_copied = 0;
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    if (!model_.is_stored_layer(layer)) ++num_copied;
+  }
+  return num_copied;
+}
+
+int64_t GraphBuilder::NumCopiedElements() const {
   const int64_t width =
       shapes_.qkv_width() + shapes_.query_width() +
       (model_.num_inner_projections() + 1) * shapes_.ffn_hidden;
-  return (layers.end - layers.begin) * shapes_.hidden * width;
+  return NumCopiedLayers() * shapes_.hidden * width;
 }
 
 void GraphBuilder::AddBucketTensors() {

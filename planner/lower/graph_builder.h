@@ -208,8 +208,10 @@ class GraphBuilder {
   // Copies of the weight for an op of this phase, as rows or transposed.
   Float8Copies CopiesOf(const std::string& product, Phase phase, Weight& weight,
                         bool transposed);
-  // Elements of all matrices of the stage's layers.
-  int64_t NumLayerMatrixElements() const;
+  // The stage's layers whose products read 8-bit copies, and the elements of
+  // their matrices.
+  int64_t NumCopiedLayers() const;
+  int64_t NumCopiedElements() const;
   void AddBucketTensors();
   // Whether the tensor is a part of the bucket's gradients.
   bool IsGradientOf(size_t bucket, TensorId tensor) const;

@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "planner/cost/layer_time.h"
+#include "planner/cost/stage_time.h"
 #include "planner/graph/layer_graph.h"
 #include "planner/lower/graph.h"
 #include "planner/lower/lower.h"
@@ -80,14 +81,13 @@ PassSeconds PassesOfStage(const ModelSpec& model, const Layout& layout,
     }
   };
   const LayerRange range = StageLayers(model, layout, stage);
-  int64_t num_global = 0;
+  LayerCounts counts;
   for (int64_t layer = range.begin; layer < range.end; ++layer) {
-    if (model.is_global_layer(layer)) ++num_global;
+    counts.Count(KindOfLayer(model, layer));
   }
-  add(GraphOfLayer(model, uniform, LayerKind::kDense, {}),
-      range.end - range.begin - num_global);
-  if (num_global > 0) {
-    add(GraphOfLayer(model, uniform, LayerKind::kGlobal, {}), num_global);
+  for (const LayerKind kind : KindsOfLayers(model)) {
+    if (counts.of(kind) == 0) continue;
+    add(GraphOfLayer(model, uniform, kind, {}), counts.of(kind));
   }
   if (stage == 0) add(GraphOfEmbedding(model, uniform, {}), 1);
   if (stage == layout.pipeline - 1) add(GraphOfHead(model, uniform, {}), 1);

@@ -102,6 +102,40 @@ TEST(Float8LayoutsTest, EqualScalesGiveEqualNumbers) {
   }
 }
 
+// Goal: layers at the ends multiply what is stored if the job says so, on any
+// stage. Method: with all four layers at an end the numbers are those of fp32;
+// with two of four they are neither those nor those of 8 bits, whether stages
+// have one kind of layer or two.
+TEST(Float8LayoutsTest, EndLayersStayAsStored) {
+  const Layout layout = {.micro_batch = 2, .num_microbatches = 4};
+  const JobResult plain = RunJob(SmallJob(), layout, kNumFloat8Steps);
+  ASSERT_TRUE(plain.status.ok()) << plain.status;
+  JobSpec job = Float8Job();
+  job.model.stored_end_layers = 2;
+  const JobResult none = RunJob(job, InFloat8(layout), kNumFloat8Steps);
+  ASSERT_TRUE(none.status.ok()) << none.status;
+  EXPECT_EQ(none.losses, plain.losses);
+  EXPECT_EQ(none.tensors, plain.tensors);
+  const JobResult all = RunJob(Float8Job(), InFloat8(layout), kNumFloat8Steps);
+  job.model.stored_end_layers = 1;
+  const JobResult half = RunJob(job, InFloat8(layout), kNumFloat8Steps);
+  ASSERT_TRUE(half.status.ok()) << half.status;
+  EXPECT_NE(half.losses, plain.losses);
+  EXPECT_NE(half.losses, all.losses);
+  for (const int32_t stages : {2, 4}) {
+    Layout cut = layout;
+    cut.pipeline = stages;
+    SCOPED_TRACE(stages);
+    const JobResult result = RunJob(job, InFloat8(cut), kNumFloat8Steps);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_LE(WorstFloat8Difference(result, half), 1e-2);
+  }
+  Layout recomputed = layout;
+  recomputed.recompute = Recompute::kFull;
+  EXPECT_EQ(RunJob(job, InFloat8(recomputed), kNumFloat8Steps).losses,
+            half.losses);
+}
+
 // Goal: where scales differ, since a tensor rank has a shard of a tensor and a
 // micro-batch other sequences, losses differ by the noise of 8 bits alone.
 // Method: beside the single rank, with recompute of every kind.

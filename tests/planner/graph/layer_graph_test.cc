@@ -336,9 +336,9 @@ void ExpectProgramsHaveTheOps(const ModelSpec& model, const Layout& layout) {
     for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
       const StreamInput input =
           layer == layers.begin ? StreamInput::kWhole : StreamInput::kSum;
-      EXPECT_EQ(
-          OpsNamed(graph, {absl::StrCat("layers.", layer, "/")}),
-          OpsOf(GraphOfLayer(model, on_stage, LayerKind::kDense, {}, input)))
+      EXPECT_EQ(OpsNamed(graph, {absl::StrCat("layers.", layer, "/")}),
+                OpsOf(GraphOfLayer(model, on_stage, KindOfLayer(model, layer),
+                                   {}, input)))
           << layer;
     }
     if (stage == 0) {
@@ -380,6 +380,9 @@ TEST(GraphOfLayerTest, HasTheOpsOfPrograms) {
         ExpectProgramsHaveTheOps(model, layout);
         layout.gemm_format = GemmFormat::kFloat8;
         ExpectProgramsHaveTheOps(model, layout);
+        ModelSpec with_ends = model;
+        with_ends.stored_end_layers = 2;
+        ExpectProgramsHaveTheOps(with_ends, layout);
       }
     }
   }
