@@ -182,9 +182,10 @@ TEST(JobFileTest, CollectsErrors) {
             "job.yaml:12: training.steps: expected an integer of at least 1, "
             "found '0'\n"
             "job.yaml:13: training.batch: unknown key; known keys here: steps, "
-            "global_batch, seed, precision, gradient_reduction, objective, "
-            "dpo_beta, dpo_label_smoothing, deterministic, gradient_clip_norm, "
-            "validation_interval_steps, validation_steps, optimizer");
+            "global_batch, seed, precision, bf16_end_layers, "
+            "gradient_reduction, objective, dpo_beta, dpo_label_smoothing, "
+            "deterministic, gradient_clip_norm, validation_interval_steps, "
+            "validation_steps, optimizer");
 }
 
 // Goal: what cannot be a job is refused, naming key and expectation. Method:
@@ -222,6 +223,13 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
       {Changed("steps: 10", "steps: 10\n  precision: fp16"),
        "training.precision: expected fp32, bf16, fp8 or fp4, found 'fp16'"},
+      {Changed("steps: 10", "steps: 10\n  bf16_end_layers: 1"),
+       "training.bf16_end_layers: expected 0 where training.precision is "
+       "fp32, found 1"},
+      {Changed("steps: 10",
+               "steps: 10\n  precision: fp8\n  bf16_end_layers: 9"),
+       "training.bf16_end_layers is 9; it must be from 0 to half of "
+       "model.layers"},
       {Changed("steps: 10", "steps: 10\n  gradient_reduction: fp16"),
        "training.gradient_reduction: expected fp32 or bf16, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  precision: bf16"),
