@@ -257,6 +257,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"precision", PrecisionName(layout.precision)},
            {"products", PrecisionName(layout)},
            {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
+           {"moments", Describe(layout.moments).name},
            {"trains_preferences", layout.trains_preferences()},
            {"document_length", layout.document_length},
            {"recompute", RecomputeKey(layout)},
@@ -289,6 +290,9 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
     RETURN_IF_ERROR(CheckName(parsed, "products", PrecisionRecipes()));
     RETURN_IF_ERROR(
         CheckName(parsed, "gradient_reduction", PrecisionRecipes()));
+    if (parsed.contains("moments")) {
+      RETURN_IF_ERROR(CheckName(parsed, "moments", MomentFormats()));
+    }
     RETURN_IF_ERROR(CheckName(parsed, "schedule", Schedules()));
     record.layout = {
         .num_microbatches = parsed.at("num_microbatches"),
@@ -296,6 +300,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
         .gradient_reduction =
             PrecisionOf(parsed.at("gradient_reduction").get<std::string>()),
+        .moments = MomentFormatOf(parsed.value("moments", "fp32")),
         .objective = parsed.value("trains_preferences", false)
                          ? Objective::kPreference
                          : Objective::kCrossEntropy,

@@ -94,6 +94,7 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
       if (slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + offset, pieces);
       }
+      if (buffers.exp_avg == nullptr) continue;
       AddSlicePieces(slice, ".exp_avg", buffers.exp_avg + offset, pieces);
       AddSlicePieces(slice, ".exp_avg_sq", buffers.exp_avg_sq + offset, pieces);
     }

@@ -35,8 +35,9 @@ struct StateBuffers {
   // StageParameters::num_elements; num_optimizer_elements, kept as moments are,
   // where the layout shards parameters.
   float* parameters;
-  float* exp_avg;     // num_optimizer_elements.
-  float* exp_avg_sq;  // num_optimizer_elements.
+  // num_optimizer_elements each. Both null: the moments are left out.
+  float* exp_avg;
+  float* exp_avg_sq;
   // `parameters` are master weights: num_optimizer_elements, kept as moments
   // are.
   bool master = false;

@@ -49,6 +49,7 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
                              : job.layout.micro_batch.value_or(1),
           .num_microbatches = options.micro_batches,
           .precision = PrecisionOf(precision, Backend::kCuda),
+          .moments = MomentFormatOf(job.training.optimizer.moments),
           .objective = job.training.minimizes(),
           .gemm_format = GemmFormatOf(precision),
           .recompute = again.recompute};

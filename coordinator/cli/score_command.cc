@@ -134,6 +134,7 @@ class Scorer {
     // A choice is scored in a pass of its own.
     layout_.micro_batch = options.choices.empty() ? kSequencesOfPass : 1;
     layout_.precision = job_.precision();
+    layout_.moments = MomentFormatOf(job_.training.optimizer.moments);
     layout_.gemm_format = GemmFormatOf(job_.training.precision);
     job_.training.global_batch = layout_.global_batch();
     RETURN_IF_ERROR(

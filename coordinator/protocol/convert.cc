@@ -37,6 +37,7 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_zero(layout.zero);
   message.set_precision(ToMessage(layout.precision));
   message.set_gradient_reduction(ToMessage(layout.gradient_reduction));
+  message.set_moments(static_cast<uint32_t>(layout.moments));
   message.set_objective(
       static_cast<protocol::LayoutObjective>(layout.objective));
   message.set_document_length(layout.document_length);
@@ -70,6 +71,7 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .zero = message.zero(),
       .precision = FromMessage(message.precision()),
       .gradient_reduction = FromMessage(message.gradient_reduction()),
+      .moments = static_cast<MomentFormat>(message.moments()),
       .objective = static_cast<Objective>(message.objective()),
       .document_length = message.document_length(),
       .gemm_format = static_cast<GemmFormat>(message.gemm_format()),

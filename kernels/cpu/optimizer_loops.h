@@ -21,7 +21,7 @@ inline double Power(double base, int64_t exponent) {
   return result;
 }
 
-// Constants are folded in double and rounded once.
+// Moments in fp32. Constants are folded in double and rounded once.
 void AdamWLoop(const AdamWArgs& args, int64_t begin, int64_t end) {
   const double correction1 = 1.0 - Power(args.beta1, args.step);
   const double correction2 = 1.0 - Power(args.beta2, args.step);
@@ -36,13 +36,15 @@ void AdamWLoop(const AdamWArgs& args, int64_t begin, int64_t end) {
       static_cast<float>(1.0 / __builtin_sqrt(correction2));
   const float epsilon = static_cast<float>(args.epsilon);
   const float gradient_scale = static_cast<float>(args.gradient_scale);
+  float* const exp_avg = static_cast<float*>(args.exp_avg);
+  float* const exp_avg_sq = static_cast<float*>(args.exp_avg_sq);
   ForEachVector(begin, end, [&](const auto& load, const auto& store) {
     const Floats g = load(args.gradients) * gradient_scale;
-    const Floats m = load(args.exp_avg) * beta1 + g * rest1;
-    const Floats v = load(args.exp_avg_sq) * beta2 + g * g * rest2;
+    const Floats m = load(exp_avg) * beta1 + g * rest1;
+    const Floats v = load(exp_avg_sq) * beta2 + g * g * rest2;
     const Floats denominator = SquareRoot(v) * root_factor + epsilon;
-    store(args.exp_avg, m);
-    store(args.exp_avg_sq, v);
+    store(exp_avg, m);
+    store(exp_avg_sq, v);
     store(args.parameters,
           load(args.parameters) * keep - m * step_size / denominator);
   });

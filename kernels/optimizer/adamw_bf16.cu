@@ -2,48 +2,21 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/four.cuh"
 #include "kernels/cuda/occupancy.cuh"
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/status.h"
+#include "kernels/optimizer/adamw_step.cuh"
 
 namespace millrace {
 namespace {
 
+using gpu::FactorsOf;
+using gpu::FastSquareRoot;
 using gpu::Four;
-
-// base^exponent by squaring: a few roundings of fp64, on the host as on the
-// device.
-__host__ __device__ double Power(double base, int64_t exponent) {
-  double power = 1.0;
-  for (; exponent > 0; exponent /= 2) {
-    if (exponent % 2 != 0) power *= base;
-    base *= base;
-  }
-  return power;
-}
-
-// The factors that follow from a step's number and learning rate, rounded once.
-struct StepFactors {
-  uint64_t step;
-  float keep, step_size, root_factor;
-};
-struct Hyperparameters {
-  double beta1, beta2, weight_decay;
-};
-__host__ __device__ StepFactors FactorsOf(const AdamWStep& step,
-                                          const Hyperparameters& hyper) {
-  const double correction1 = 1.0 - Power(hyper.beta1, step.step);
-  const double correction2 = 1.0 - Power(hyper.beta2, step.step);
-  return {
-      .step = static_cast<uint64_t>(step.step),
-      .keep = static_cast<float>(1.0 - step.learning_rate * hyper.weight_decay),
-      .step_size = static_cast<float>(step.learning_rate / correction1),
-      .root_factor = static_cast<float>(1.0 / sqrt(correction2))};
-}
+using gpu::Hyperparameters;
+using gpu::StepFactors;
 
 // The args, with constants folded in double and rounded once.
 struct Launch {
@@ -59,7 +32,9 @@ struct Launch {
   Hyperparameters hyper;
   StepFactors factors;
   uint64_t seed;
-  float beta1, rest1, beta2, rest2, epsilon;
+  int64_t first_four;  // The index of the buffers' first four elements.
+  gpu::MomentFactors moments;
+  float epsilon;
 };
 
 // Elements `index` to index + 3, or those of them that lie in the run.
@@ -84,12 +59,6 @@ __device__ __forceinline__ void Store(const Launch& launch, int64_t index,
 __device__ __forceinline__ uint2 StochasticPairs(const Four& x, uint4 bits) {
   return {gpu::StochasticPair(x.v[0], x.v[1], bits.x, bits.y),
           gpu::StochasticPair(x.v[2], x.v[3], bits.z, bits.w)};
-}
-
-__device__ __forceinline__ float FastSquareRoot(float x) {
-  float root;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
-  return root;
 }
 
 constexpr int kNumThreads = 256;
@@ -136,8 +105,13 @@ __global__ void __launch_bounds__(kNumThreads,
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const float gradient = g.v[j] * scale;
-    m.v[j] = m.v[j] * launch.beta1 + gradient * launch.rest1;
-    v.v[j] = v.v[j] * launch.beta2 + gradient * gradient * launch.rest2;
+    if constexpr (kBf16Moments) {
+      gpu::UpdateMoments(launch.moments, gradient, m.v[j], v.v[j]);
+    } else {
+      const gpu::MomentFactors& c = launch.moments;
+      m.v[j] = m.v[j] * c.beta1 + gradient * c.rest1;
+      v.v[j] = v.v[j] * c.beta2 + gradient * gradient * c.rest2;
+    }
     // Both approximations are good to 2^-22.
     const float denominator =
         FastSquareRoot(v.v[j]) * factors.root_factor + launch.epsilon;
@@ -147,8 +121,8 @@ __global__ void __launch_bounds__(kNumThreads,
 
   uint4 bits = {};
   if constexpr (kBf16Moments || !kHasMaster) {
-    bits =
-        gpu::RandomBits(launch.seed, factors.step, static_cast<uint64_t>(four));
+    bits = gpu::RandomBits(launch.seed, factors.step,
+                           static_cast<uint64_t>(launch.first_four + four));
   }
   // An element has 32 bits: the lower half rounds m, the upper half rounds v,
   // and their exclusive or rounds the weight. Each is uniform, and any two of
@@ -184,6 +158,11 @@ absl::Status Check(const AdamWBf16Args& args) {
     return absl::InvalidArgumentError(
         absl::StrCat("AdamW got the run [", args.begin, ", ", args.end,
                      "); needs one within [0, 2^40)"));
+  }
+  if (args.first_index < 0 || args.first_index % 4 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AdamW got the first index ", args.first_index,
+                     "; needs a multiple of four, at least zero"));
   }
   const bool is_step = args.device_step != nullptr || args.step >= 1;
   if (!is_beta(args.beta1) || !is_beta(args.beta2) || !is_step) {
@@ -235,10 +214,8 @@ absl::Status LaunchAdamWBf16(const AdamWBf16Args& args, cudaStream_t stream) {
                      ? StepFactors{}
                      : FactorsOf({args.learning_rate, args.step}, hyper),
       .seed = args.seed,
-      .beta1 = static_cast<float>(args.beta1),
-      .rest1 = static_cast<float>(1.0 - args.beta1),
-      .beta2 = static_cast<float>(args.beta2),
-      .rest2 = static_cast<float>(1.0 - args.beta2),
+      .first_four = args.first_index / 4,
+      .moments = gpu::MomentFactorsOf(args.beta1, args.beta2),
       .epsilon = static_cast<float>(args.epsilon)};
   auto run = [&]<bool kBf16Gradients, bool kBf16Moments, bool kHasMaster>() {
     auto run_fours = [&]<bool kIsWhole>(int64_t first, int64_t end) {

@@ -43,6 +43,9 @@ struct AdamWBf16Args {
   double weight_decay;
   int64_t step;   // At least one; the first is 1.
   uint64_t seed;  // For stochastic rounding.
+  // The element that the buffers' first one is to the random bits: a multiple
+  // of four. So a slice of a tensor gets the bits of the whole.
+  int64_t first_index = 0;
   // Read on the device when the kernel runs (gradient_norm_bf16.h writes both).
   const float* clip_factor = nullptr;  // Scales the gradients; null: one.
   const int32_t* skip = nullptr;       // Not zero: change nothing; null: zero.

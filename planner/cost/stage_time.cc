@@ -264,7 +264,9 @@ double OptimizerSeconds(const Layout& layout,
   // AdamW reads the gradient and reads and writes master weight and both
   // moments, and writes the weight; its norm is read before, and gradients are
   // zeroed after.
-  const double state_bytes = 2 * implementation.optimizer_bytes + 2;
+  const double saved_bytes = 2 * (4 - MomentBytes(layout.moments));
+  const double state_bytes =
+      2 * (implementation.optimizer_bytes - saved_bytes) + 2;
   double bytes = owned * (state_bytes + 2 * implementation.gradient_bytes) +
                  held * implementation.gradient_bytes;
   if (layout.rounds_gradients()) {

@@ -48,6 +48,11 @@ double ReceivedBytes(const Layout& layout, const Implementation& implementation,
          (is_inner || layout.interleave > 1 ? 2 : 1);
 }
 
+// Bytes that both moments of a number take less than in fp32.
+double SavedOfMoments(const Layout& layout) {
+  return 2 * (kFp32Bytes - MomentBytes(layout.moments));
+}
+
 // PyTorch's fully_shard: Implementation::slices_are_masters.
 StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
   const double slice = SliceOf(layout, load.parameters);
@@ -90,7 +95,7 @@ StepMemory MemoryOfBuckets(const Layout& layout,
                                   : StoredBytes(layout);
   // fp32 weights are their own masters.
   const double optimizer_bytes =
-      implementation.optimizer_bytes -
+      implementation.optimizer_bytes - SavedOfMoments(layout) -
       (RecipeOf(layout).has_masters() ? 0 : kFp32Bytes);
   StepMemory memory;
   memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));

@@ -39,7 +39,9 @@ std::string Percent(double fraction) {
   return absl::StrFormat("%.1f %%", 100 * fraction);
 }
 
-std::string MemoryText(const Prediction& prediction) {
+std::string RankMemoryText(const Plan& plan) {
+  const Prediction& prediction = plan.prediction;
+  const MomentFormat moments = plan.layout.moments;
   const int64_t other = prediction.overhead_bytes +
                         prediction.persistent_bytes -
                         prediction.parameter_bytes - prediction.gradient_bytes -
@@ -48,8 +50,11 @@ std::string MemoryText(const Prediction& prediction) {
       FormatBytes(prediction.memory_bytes()), " a rank at most: parameters ",
       FormatBytes(prediction.parameter_bytes), ", gradients ",
       FormatBytes(prediction.gradient_bytes), ", optimizer ",
-      FormatBytes(prediction.optimizer_bytes), ", step ",
-      FormatBytes(prediction.step_bytes),
+      FormatBytes(prediction.optimizer_bytes),
+      moments == MomentFormat::kFloat32
+          ? ""
+          : absl::StrCat(" (moments in ", Describe(moments).name, ")"),
+      ", step ", FormatBytes(prediction.step_bytes),
       other >= kMiB ? absl::StrCat(", other ", FormatBytes(other)) : "");
 }
 
@@ -174,7 +179,7 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
           absl::StrCat("bubble ", Percent(prediction.bubble_fraction),
                        " of the step, exposed communication ",
                        Percent(prediction.exposed_communication_fraction))),
-      NamedLine("memory", MemoryText(prediction)), RecomputeText(plan),
+      NamedLine("memory", RankMemoryText(plan)), RecomputeText(plan),
       answers.next_step.empty()
           ? ""
           : NamedLine("levers", NextStepText(plan, answers.next_step)),

@@ -39,6 +39,7 @@ OrderedJson LayoutJson(const Layout& layout) {
           {"recompute", RecomputeJson(layout)},
           {"precision", PrecisionName(layout)},
           {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
+          {"moments", Describe(layout.moments).name},
           {"schedule", ScheduleName(layout.schedule)},
           {"copy_engines", layout.copy_engines.any()}};
 }

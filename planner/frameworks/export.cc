@@ -92,6 +92,12 @@ void NoteCommon(Export& out) {
         "training.gradient_reduction bf16: the framework's own default says "
         "what gradients are reduced in");
   }
+  if (out.layout.moments != MomentFormat::kFloat32) {
+    out.differences.push_back(absl::StrCat(
+        "training.optimizer.moments ", Describe(out.layout.moments).name,
+        ": the framework keeps the optimizer's moments in fp32, which takes "
+        "more memory than the plan says"));
+  }
   if (out.job.model.moe.num_experts > 0) {
     out.differences.push_back(
         "routing: the plan takes every expert to get equally many tokens; "

@@ -75,6 +75,7 @@ struct OptimizerSpec {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
+  std::string moments = "fp32";  // A name of MomentFormats().
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 

@@ -320,6 +320,10 @@ const JobKey kJobKeys[] = {
      .range = {.excludes_least = true}},
     {KEY(training.optimizer.weight_decay),
      .doc = "Decoupled weight decay of all but the norm weights."},
+    {KEY(training.optimizer.moments),
+     .doc = "What moments are kept in. bf16 halves their memory and rounds at "
+            "random; 8bit quarters it, with a scale for 256 numbers. "
+            "Checkpoints hold fp32.", .choices = "fp32|bf16|8bit"},
 
     {KEY(resources.backend),
      .doc = "What computes: cpu cores, or NVIDIA GPUs by cuda.",

@@ -60,6 +60,7 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
             {.data_groups = space.constraints.data_groups.value_or(1),
              .precision = space.precision,
              .gradient_reduction = space.gradient_reduction,
+             .moments = space.moments,
              .objective = space.objective,
              .document_length = space.document_length,
              .gemm_format = space.gemm_format},
@@ -245,6 +246,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
       .num_devices = num_devices,
       .precision = job.precision(),
       .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
+      .moments = MomentFormatOf(job.training.optimizer.moments),
       .objective = job.training.minimizes(),
       .document_length =
           has_documents ? static_cast<int32_t>(job.data.document_length) : 0,

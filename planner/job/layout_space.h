@@ -21,6 +21,7 @@ struct LayoutSpace {
   int32_t num_devices;
   Precision precision = Precision::kFloat32;
   Precision gradient_reduction = Precision::kFloat32;
+  MomentFormat moments = MomentFormat::kFloat32;
   Objective objective = Objective::kCrossEntropy;
   int32_t document_length = 0;  // Layout's.
   GemmFormat gemm_format = GemmFormat::kAsStored;

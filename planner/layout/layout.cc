@@ -164,6 +164,9 @@ std::string LayoutToString(const Layout& layout) {
   if (layout.rounds_gradients()) {
     absl::StrAppend(&text, ", gradients reduced in bf16");
   }
+  if (layout.moments != MomentFormat::kFloat32) {
+    absl::StrAppend(&text, ", moments in ", Describe(layout.moments).name);
+  }
   if (layout.recompute != Recompute::kNone) {
     absl::StrAppend(&text, ", recompute ", RecomputeText(layout));
   }

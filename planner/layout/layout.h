@@ -102,6 +102,7 @@ struct Layout {
   // The format in which replicas send each other the gradients of matrices
   // (training.gradient_reduction).
   Precision gradient_reduction = Precision::kFloat32;
+  MomentFormat moments = MomentFormat::kFloat32;
   Objective objective = Objective::kCrossEntropy;
   // Length of the document that a token lies in, averaged over tokens
   // (data.document_length): attention sees no other document, so its work grows

@@ -11,11 +11,24 @@ struct DTypeRow {
   DType dtype;
   const char* name;
   int64_t bytes;
+  int64_t numbers = 1;
 };
+constexpr int64_t kBlockBytes = kMomentBlock + 4;
 constexpr DTypeRow kDTypes[] = {
-    {DType::kFloat32, "f32", 4},       {DType::kFloat64, "f64", 8},
-    {DType::kInt32, "i32", 4},         {DType::kBfloat16, "bf16", 2},
+    {DType::kFloat32, "f32", 4},
+    {DType::kFloat64, "f64", 8},
+    {DType::kInt32, "i32", 4},
+    {DType::kBfloat16, "bf16", 2},
     {DType::kFloat8E4m3, "f8e4m3", 1},
+    {DType::kSignedBlock8, "signed_block8", kBlockBytes, kMomentBlock},
+    {DType::kUnsignedBlock8, "unsigned_block8", kBlockBytes, kMomentBlock},
+};
+
+constexpr MomentDescriptor kMomentFormats[] = {
+    {MomentFormat::kFloat32, "fp32", DType::kFloat32, DType::kFloat32},
+    {MomentFormat::kBfloat16, "bf16", DType::kBfloat16, DType::kBfloat16},
+    {MomentFormat::kBlocks8, "8bit", DType::kSignedBlock8,
+     DType::kUnsignedBlock8},
 };
 
 using enum FormatId;
@@ -79,6 +92,7 @@ constexpr bool AreInOrder(const Row (&rows)[kSize], Id Row::*id) {
 }
 static_assert(AreInOrder(kDTypes, &DTypeRow::dtype));
 static_assert(AreInOrder(kFormats, &NumericFormat::id));
+static_assert(AreInOrder(kMomentFormats, &MomentDescriptor::format));
 
 const DTypeRow& RowOf(DType dtype) {
   const auto index = static_cast<size_t>(dtype);
@@ -89,6 +103,8 @@ const DTypeRow& RowOf(DType dtype) {
 }  // namespace
 
 int64_t DTypeBytes(DType dtype) { return RowOf(dtype).bytes; }
+
+int64_t DTypeNumbers(DType dtype) { return RowOf(dtype).numbers; }
 
 const char* DTypeName(DType dtype) { return RowOf(dtype).name; }
 
@@ -119,6 +135,26 @@ const PrecisionRecipe* FindRecipe(absl::string_view name,
     if (first == nullptr) first = &recipe;
   }
   return first;
+}
+
+std::span<const MomentDescriptor> MomentFormats() { return kMomentFormats; }
+
+const MomentDescriptor& Describe(MomentFormat format) {
+  return kMomentFormats[static_cast<size_t>(format)];
+}
+
+MomentFormat MomentFormatOf(absl::string_view name) {
+  for (const MomentDescriptor& row : kMomentFormats) {
+    if (name == row.name) return row.format;
+  }
+  CHECK(false) << "unknown format of moments " << name;
+  return MomentFormat::kFloat32;
+}
+
+double MomentBytes(MomentFormat format) {
+  const DType dtype = Describe(format).exp_avg;
+  return static_cast<double>(DTypeBytes(dtype)) /
+         static_cast<double>(DTypeNumbers(dtype));
 }
 
 const char* PrecisionName(Precision precision) {

@@ -20,15 +20,21 @@ namespace millrace {
 
 // The element type of a Program's tensor. kFloat8E4m3 has 4 bits of exponent
 // and 3 of mantissa, and goes up to 448 (Micikevicius et al., "FP8 Formats for
-// Deep Learning", 2022).
+// Deep Learning", 2022). An element of the last two is a block: kMomentBlock
+// numbers in 8 bits each, and their largest magnitude in fp32
+// (kernels/optimizer/moments.h).
 enum class DType : uint8_t {
   kFloat32,
   kFloat64,
   kInt32,
   kBfloat16,
   kFloat8E4m3,
+  kSignedBlock8,
+  kUnsignedBlock8,
 };
+inline constexpr int64_t kMomentBlock = 256;
 int64_t DTypeBytes(DType dtype);
+int64_t DTypeNumbers(DType dtype);   // In one element: kMomentBlock or one.
 const char* DTypeName(DType dtype);  // "f32".
 
 enum class FormatId : uint8_t { kFloat32, kBfloat16, kFloat8, kFloat4 };
@@ -91,6 +97,21 @@ const PrecisionRecipe& RecipeOf(Precision precision,
 // the backend runs, or else the first of that name.
 const PrecisionRecipe* FindRecipe(
     absl::string_view name, std::optional<Backend> backend = std::nullopt);
+
+// How the optimizer keeps its two moments between steps
+// (training.optimizer.moments).
+enum class MomentFormat : uint8_t { kFloat32, kBfloat16, kBlocks8 };
+struct MomentDescriptor {
+  MomentFormat format;
+  const char* name;  // "bf16": the value of the key.
+  DType exp_avg;
+  DType exp_avg_sq;  // As many bytes as exp_avg.
+};
+std::span<const MomentDescriptor> MomentFormats();
+const MomentDescriptor& Describe(MomentFormat format);
+MomentFormat MomentFormatOf(absl::string_view name);  // Must be one of these.
+// Bytes of one number of one moment: 4, 2, or 260 / 256 in blocks.
+double MomentBytes(MomentFormat format);
 
 const char* PrecisionName(Precision precision);  // "fp32", "bf16".
 // The two halves of the recipe that FindRecipe() gives. There must be one.

@@ -35,6 +35,7 @@ StepMix MixOf(ModelSpec model, const Layout& layout, int64_t num_layers) {
   model.num_layers = num_layers;
   const Layout alone = {.micro_batch = layout.micro_batch,
                         .precision = layout.precision,
+                        .moments = layout.moments,
                         .gemm_format = layout.gemm_format};
   const Graph graph = BuildTrainingGraph(model, alone, /*stage=*/0);
   StepMix mix = {.micro_batch = layout.micro_batch, .ops = {}};

@@ -75,10 +75,12 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   persistent.gradients =
       add("gradients", layout_.shards_gradients() ? num_moments : num_elements,
           DType::kFloat32, true);
+  const MomentDescriptor& moments = Describe(layout_.moments);
+  const int64_t numbers = DTypeNumbers(moments.exp_avg);
   persistent.exp_avg =
-      add("exp_avg", num_moments, DType::kFloat32, is_training);
+      add("exp_avg", num_moments / numbers, moments.exp_avg, is_training);
   persistent.exp_avg_sq =
-      add("exp_avg_sq", num_moments, DType::kFloat32, is_training);
+      add("exp_avg_sq", num_moments / numbers, moments.exp_avg_sq, is_training);
   persistent.scalars =
       add("scalars", NumStepScalars(layout_), DType::kFloat64, true);
   persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, is_training);
@@ -134,9 +136,10 @@ void GraphBuilder::AddBucketTensors() {
     const int64_t slice = bucket.num_elements / num_slices;
     auto view = [&](absl::string_view flat_name, TensorId flat, bool sharded) {
       if (flat < 0) return TensorId{-1};
+      const int64_t numbers = DTypeNumbers(graph_.tensors[flat].dtype);
       return AddView(absl::StrCat(flat_name, "/bucket/", bucket.name), flat,
-                     sharded ? slice_offset : bucket.offset,
-                     {sharded ? slice : bucket.num_elements});
+                     (sharded ? slice_offset : bucket.offset) / numbers,
+                     {(sharded ? slice : bucket.num_elements) / numbers});
     };
     const bool slices_parameters = layout_.shards_parameters();
     const Place parameters =

@@ -224,7 +224,7 @@ void EmitSumOfBothEnds(GraphBuilder& builder) {
       [&](const Bucket& bucket) { return IsOnBothEnds(builder, bucket); });
   const int64_t num_elements =
       RoundUp(builder.shapes().vocab_rows * model.hidden,
-              layout.data * kBucketAlignment);
+              layout.data * BucketAlignment(layout));
   const bool sharded = layout.shards_gradients();
   const int64_t num_sent =
       sharded ? num_elements / layout.group_data() : num_elements;

@@ -40,6 +40,12 @@ constexpr OperandSpec Bfloat16(const char* name, Dims dims) {
 constexpr OperandSpec Float8(const char* name, Dims dims) {
   return {ElementRole::kFloat8, name, dims};
 }
+constexpr OperandSpec FirstMoment(const char* name, Dims dims) {
+  return {ElementRole::kFirstMoment, name, dims};
+}
+constexpr OperandSpec SecondMoment(const char* name, Dims dims) {
+  return {ElementRole::kSecondMoment, name, dims};
+}
 constexpr OperandSpec OfAttributes(const char* name, Dims dims) {
   return {ElementRole::kOfAttributes, name, dims};
 }

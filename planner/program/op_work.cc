@@ -35,7 +35,8 @@ double MovedBytes(const OperandSpec& spec, const Layout& layout,
   }
   const DType dtype = OperandType(spec, layout, attributes);
   return MovedElements(spec, layout, attributes, letters) *
-         static_cast<double>(DTypeBytes(dtype));
+         static_cast<double>(DTypeBytes(dtype)) /
+         static_cast<double>(DTypeNumbers(dtype));
 }
 
 }  // namespace

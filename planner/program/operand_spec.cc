@@ -175,6 +175,9 @@ std::vector<int64_t> OperandDims(const OperandSpec& spec, const Layout& layout,
   for (size_t i = 0; i < spec.num_dims; ++i) {
     dims.push_back(static_cast<int64_t>(spec.dims[i].In(letters)));
   }
+  // Rows count numbers; an element of a block type holds several.
+  const int64_t numbers = DTypeNumbers(OperandType(spec, layout, attributes));
+  if (numbers > 1) dims.back() = (dims.back() + numbers - 1) / numbers;
   return dims;
 }
 
@@ -197,6 +200,10 @@ DType OperandType(const OperandSpec& spec, const Layout& layout,
       return DType::kBfloat16;
     case ElementRole::kFloat8:
       return DType::kFloat8E4m3;
+    case ElementRole::kFirstMoment:
+      return Describe(layout.moments).exp_avg;
+    case ElementRole::kSecondMoment:
+      return Describe(layout.moments).exp_avg_sq;
     case ElementRole::kOfAttributes:
       return OfAttributes(attributes);
     case ElementRole::kWorkspace:

@@ -122,6 +122,8 @@ enum class ElementRole : uint8_t {
   kInt32,
   kBfloat16,
   kFloat8,        // e4m3.
+  kFirstMoment,   // The layout's MomentFormat says it, as of the next.
+  kSecondMoment,
   kOfAttributes,  // The dtype of a collective's or transfer's attributes.
   kAny,           // Any type. Prices and measurements assume fp32.
   // Memory that only the kernel reads. In fp32: floats of the given dims. In
@@ -268,7 +270,7 @@ class OperandList {
 bool HasOperand(const OperandSpec& spec, const Layout& layout,
                 const OpAttributes& attributes);
 // The operand's dims and element type. They depend on the layout's precision,
-// sharding and sizes of axes.
+// moments, sharding and sizes of axes.
 std::vector<int64_t> OperandDims(const OperandSpec& spec, const Layout& layout,
                                  const OpAttributes& attributes);
 DType OperandType(const OperandSpec& spec, const Layout& layout,

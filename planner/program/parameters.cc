@@ -191,7 +191,7 @@ class StageParametersBuilder {
       end += box.num_elements();
     }
     bucket.num_elements =
-        RoundUp(end - bucket.offset, layout_.data * kBucketAlignment);
+        RoundUp(end - bucket.offset, layout_.data * BucketAlignment(layout_));
     stage_.num_elements += bucket.num_elements;
     stage_.num_optimizer_elements +=
         bucket.num_elements /
@@ -278,6 +278,11 @@ bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
     used += parameters.slots[idx].local_rows * parameters.slots[idx].local_cols;
   }
   return used != bucket.num_elements;
+}
+
+int64_t BucketAlignment(const Layout& layout) {
+  return std::max(kBucketAlignment,
+                  DTypeNumbers(Describe(layout.moments).exp_avg));
 }
 
 StageParameters BuildStageParameters(const ModelSpec& model,

@@ -79,7 +79,7 @@ struct Bucket {
   // "norms".
   std::string name;
   int64_t offset;        // Elements from the start of the flat buffer.
-  int64_t num_elements;  // A multiple of data size x kBucketAlignment.
+  int64_t num_elements;  // A multiple of data size x BucketAlignment().
   bool weight_decay;     // False for norms and biases, which layers share.
   // True for norms and whole biases: every tensor rank holds all of it, and its
   // gradients are partial sums over the tensor axis.
@@ -95,6 +95,9 @@ struct Bucket {
 // Elements: kBufferAlignment bytes in bf16, so that weights start at multiples
 // of it in the flat buffer of either precision.
 inline constexpr int64_t kBucketAlignment = 128;
+// The alignment of a data rank's slice of a bucket: kBucketAlignment, or where
+// moments are kept in blocks, kMomentBlock, so that no slice cuts a block.
+int64_t BucketAlignment(const Layout& layout);
 
 // The parameters that every rank of one pipeline stage holds (offsets are alike
 // for all its tensor and data coordinates). Buckets in the order in which the

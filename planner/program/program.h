@@ -58,7 +58,8 @@ const char* PhaseName(Phase phase);
 enum class Arena : uint8_t { kPersistent, kStep };
 
 // The alignment of every buffer in its arena, in bytes: as GPU kernels ask of a
-// workspace, and more than a cache line.
+// workspace, and more than a cache line. A bucket's part of moments in blocks
+// is aligned to 4 bytes alone.
 inline constexpr int64_t kBufferAlignment = 256;
 
 using BufferId = int32_t;

@@ -72,9 +72,13 @@ absl::Status CheckBuffers(const Program& program) {
                                     ? program.step_arena_bytes
                                     : program.persistent_arena_bytes;
     int64_t bytes = DTypeBytes(buffer.dtype);
+    // Blocks lie without gaps, whatever bucket they belong to.
+    const int64_t alignment = DTypeNumbers(buffer.dtype) > 1
+                                  ? static_cast<int64_t>(sizeof(float))
+                                  : kBufferAlignment;
     for (int64_t dim : buffer.dims) bytes *= dim;
     if (buffer.bytes != bytes || buffer.offset_bytes < 0 ||
-        buffer.offset_bytes % kBufferAlignment != 0 ||
+        buffer.offset_bytes % alignment != 0 ||
         buffer.offset_bytes + buffer.bytes > arena_bytes) {
       return absl::InternalError(absl::StrCat(
           "buffer ", buffer.name, " at ", buffer.offset_bytes, " of ",

@@ -42,6 +42,7 @@ std::vector<Layout> LayoutTree::Shardings() const {
   // which divides best.
   Layout base{.precision = space_.precision,
               .gradient_reduction = space_.gradient_reduction,
+              .moments = space_.moments,
               .objective = space_.objective,
               .document_length = space_.document_length,
               .gemm_format = space_.gemm_format};

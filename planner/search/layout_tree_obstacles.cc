@@ -49,6 +49,7 @@ Layout PinnedLayout(const LayoutSpace& space) {
                 .micro_batch = pinned.micro_batch.value_or(1),
                 .zero = pinned.zero.value_or(0),
                 .precision = space.precision,
+                .moments = space.moments,
                 .gemm_format = space.gemm_format};
   if (pinned.schedule != "auto") {
     layout.schedule = ScheduleOf(pinned.schedule);

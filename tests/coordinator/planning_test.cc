@@ -17,6 +17,7 @@ const Layout kLayout = {
     .zero = 2,
     .precision = Precision::kBfloat16,
     .gradient_reduction = Precision::kBfloat16,
+    .moments = MomentFormat::kBlocks8,
     .objective = Objective::kPreference,
     .document_length = 600,
     .recompute = Recompute::kCheap,

@@ -9,6 +9,7 @@
 #include "kernels/pointwise/elementwise.h"
 #include "worker/cpu/ops.h"
 #include "worker/train/bucket_slice.h"
+#include "worker/train/moment_copies.h"
 
 namespace millrace {
 namespace {
@@ -144,15 +145,18 @@ BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
   AdamWArgs args = {
       .parameters =
           context.Output<float>(in, 0) + BeginIn(context, in.outputs[0], slice),
-      .exp_avg = context.Output<float>(in, 1),
-      .exp_avg_sq = context.Output<float>(in, 2),
+      .exp_avg = context.Output<void>(in, 1),
+      .exp_avg_sq = context.Output<void>(in, 2),
       .gradients =
           context.Input<float>(in, 1) + BeginIn(context, in.inputs[1], slice),
       .num_elements = slice.num_elements,
       .beta1 = optimizer.beta1,
       .beta2 = optimizer.beta2,
       .epsilon = optimizer.epsilon,
-      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0};
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0,
+      .moments = StorageOf(context.layout.moments),
+      .seed = RoundingSeed(context.training->seed, in.name),
+      .first_index = slice.begin};
   return [args, clip_factor = context.Input<float>(in, 4),
           skip = context.Input<int32_t>(in, 5), inputs = context.inputs,
           num_threads = context.kernels->num_threads()]() mutable {

@@ -75,10 +75,13 @@ class ArenaStepper final : public CpuStepper {
   }
 
   std::vector<StatePiece> StatePieces() override {
-    return DescribeState(program().parameters, program().layout, {},
-                         {.parameters = Floats(program().parameters_buffer),
-                          .exp_avg = Floats(program().exp_avg_buffer),
-                          .exp_avg_sq = Floats(program().exp_avg_sq_buffer)});
+    const bool has_moments = program().layout.moments == MomentFormat::kFloat32;
+    return DescribeState(
+        program().parameters, program().layout, {},
+        {.parameters = Floats(program().parameters_buffer),
+         .exp_avg = has_moments ? Floats(program().exp_avg_buffer) : nullptr,
+         .exp_avg_sq =
+             has_moments ? Floats(program().exp_avg_sq_buffer) : nullptr});
   }
 
  private:

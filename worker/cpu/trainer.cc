@@ -15,6 +15,7 @@
 #include "worker/cpu/step_check.h"
 #include "worker/train/arena.h"
 #include "worker/train/initialize.h"
+#include "worker/train/moment_copies.h"
 #include "worker/train/op_context.h"
 #include "worker/train/trained_tokens.h"
 
@@ -70,20 +71,18 @@ class CpuTrainer final : public Trainer {
   const Program& program() const override { return programs_->training; }
 
   absl::StatusOr<std::vector<StatePiece>> ReadState() override {
-    return Pieces();
+    RETURN_IF_ERROR(ReadMoments());
+    return PiecesAt(coordinates_);
   }
 
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> TakeSnapshot() override {
-    const std::vector<StatePiece> state = Pieces();
-    if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
-      ASSIGN_OR_RETURN(snapshot_, StateSnapshot::Create(state));
-    }
-    RETURN_IF_ERROR(snapshot_->CopyFrom(state));
+    ASSIGN_OR_RETURN(const std::vector<StatePiece> state, ReadState());
+    RETURN_IF_ERROR(StateSnapshot::Take(state, &snapshot_));
     return snapshot_;
   }
 
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override {
-    return Pieces();
+    return PiecesInPlace();
   }
   absl::Status TakeChanges() override { return absl::OkStatus(); }
 
@@ -91,6 +90,12 @@ class CpuTrainer final : public Trainer {
     return ReadState();
   }
   absl::Status FinishFilling(int64_t completed_steps) override {
+    if (moment_copies_->are_needed()) {
+      RETURN_IF_ERROR(moment_copies_->Write(
+          Buffer<std::byte>(programs_->training.exp_avg_buffer),
+          Buffer<std::byte>(programs_->training.exp_avg_sq_buffer)));
+      moment_copies_->Release();
+    }
     completed_steps_ = completed_steps;
     return absl::OkStatus();
   }
@@ -158,6 +163,7 @@ class CpuTrainer final : public Trainer {
 
   std::optional<KeptState> KeepState() override {
     if (step_under_way_ && !CompleteUpdate()) return std::nullopt;
+    if (!ReadMoments().ok()) return std::nullopt;
     KeptState kept = {.completed_steps = completed_steps_};
     const int32_t copies =
         layout_.zero == 0 ? layout_.data : layout_.data_groups;
@@ -207,7 +213,8 @@ class CpuTrainer final : public Trainer {
                       {&programs_->training, &programs_->validation}));
     ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
     CHECK(allocated_bytes() == planned_bytes());
-    InitializePieces(job_.model, Pieces(), job_.training.seed);
+    moment_copies_ = std::make_unique<MomentCopies>(programs_->training);
+    InitializePieces(job_.model, PiecesInPlace(), job_.training.seed);
     kernels_ = std::make_unique<KernelCache>(options.num_threads,
                                              job_.model.rope_factors);
     ASSIGN_OR_RETURN(
@@ -229,6 +236,7 @@ class CpuTrainer final : public Trainer {
   absl::StatusOr<StepResult> TakeStep(const StepRequest& request,
                                       RunObserver* observer) {
     const double start_s = MonotonicSeconds();
+    moment_copies_->Release();
     inputs_.step = completed_steps_ + 1;
     inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
     ASSIGN_OR_RETURN(const double trained_share,
@@ -308,15 +316,41 @@ class CpuTrainer final : public Trainer {
     return true;
   }
 
-  std::vector<StatePiece> Pieces() const { return PiecesAt(coordinates_); }
-  // What a rank at `coordinates` would hold in this rank's memory.
+  // Makes the copies of moments that are not stored in fp32.
+  absl::Status ReadMoments() {
+    if (!moment_copies_->are_needed()) return absl::OkStatus();
+    const Program& program = programs_->training;
+    return moment_copies_->Read(Buffer<std::byte>(program.exp_avg_buffer),
+                                Buffer<std::byte>(program.exp_avg_sq_buffer));
+  }
+
+  // What a rank at `coordinates` would hold in this rank's memory, after
+  // ReadMoments().
   std::vector<StatePiece> PiecesAt(const MeshCoordinates& coordinates) const {
+    if (!moment_copies_->are_needed()) return PiecesInArena(coordinates);
     const Program& program = programs_->training;
     return DescribeState(
         program.parameters, layout_, coordinates,
         {.parameters = Buffer<float>(program.parameters_buffer),
-         .exp_avg = Buffer<float>(program.exp_avg_buffer),
-         .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
+         .exp_avg = moment_copies_->exp_avg(),
+         .exp_avg_sq = moment_copies_->exp_avg_sq()});
+  }
+
+  // All that is stored in fp32.
+  std::vector<StatePiece> PiecesInPlace() const {
+    return PiecesInArena(coordinates_);
+  }
+  std::vector<StatePiece> PiecesInArena(
+      const MeshCoordinates& coordinates) const {
+    const Program& program = programs_->training;
+    const bool has_moments = !moment_copies_->are_needed();
+    return DescribeState(
+        program.parameters, layout_, coordinates,
+        {.parameters = Buffer<float>(program.parameters_buffer),
+         .exp_avg =
+             has_moments ? Buffer<float>(program.exp_avg_buffer) : nullptr,
+         .exp_avg_sq =
+             has_moments ? Buffer<float>(program.exp_avg_sq_buffer) : nullptr});
   }
 
   absl::StatusOr<std::unique_ptr<PreparedProgram>> Prepare(
@@ -349,6 +383,7 @@ class CpuTrainer final : public Trainer {
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;
   std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<MomentCopies> moment_copies_;
   std::unique_ptr<KernelCache> kernels_;
   std::unique_ptr<CommunicatorSet> communicators_;
   std::unique_ptr<PreparedProgram> training_;

@@ -185,6 +185,8 @@ void FillOperands(const Program& program, const Arenas& arenas) {
             std::bit_cast<uint32_t>(0.01f * static_cast<float>(1 + i % 7)) >>
             16);
       }
+    } else if (DTypeNumbers(buffer.dtype) > 1) {
+      std::fill(data, data + buffer.bytes, std::byte{0});
     } else if (DTypeBytes(buffer.dtype) == 1) {
       // Small numbers in either 8-bit format.
       for (int64_t i = 0; i < count; ++i) {

@@ -67,6 +67,15 @@ absl::StatusOr<std::shared_ptr<StateSnapshot>> StateSnapshot::Create(
   return snapshot;
 }
 
+absl::Status StateSnapshot::Take(const std::vector<StatePiece>& state,
+                                 std::shared_ptr<StateSnapshot>* newest) {
+  if (*newest == nullptr || newest->use_count() > 1) {
+    *newest = nullptr;
+    ASSIGN_OR_RETURN(*newest, Create(state));
+  }
+  return (*newest)->CopyFrom(state);
+}
+
 std::shared_ptr<StateSnapshot> StateSnapshot::InPlace(
     const std::vector<StatePiece>& state) {
   std::shared_ptr<StateSnapshot> snapshot(new StateSnapshot);

@@ -28,6 +28,10 @@ class StateSnapshot {
   static absl::StatusOr<std::shared_ptr<StateSnapshot>> Create(
       const std::vector<StatePiece>& state,
       double share_left_free = kShareLeftFree);
+  // Makes *newest a snapshot of `state`, of host memory. It reuses the memory
+  // of the one that was there unless somebody else holds that one.
+  static absl::Status Take(const std::vector<StatePiece>& state,
+                           std::shared_ptr<StateSnapshot>* newest);
   // The owned pieces of `state` where they are. The state must outlive the
   // snapshot and everything that reads it, and nothing may change it meanwhile.
   static std::shared_ptr<StateSnapshot> InPlace(

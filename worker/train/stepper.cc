@@ -1,6 +1,7 @@
 #include "worker/train/stepper.h"
 
 #include "base/status_macros.h"
+#include "kernels/optimizer/moments.h"
 #include "kernels/pointwise/cast.h"
 
 namespace millrace {
@@ -50,6 +51,20 @@ void Narrow(const std::vector<float>& values, std::byte* memory) {
   }
 }
 
+std::vector<float> DecodeBlocks(Moment moment, const std::byte* memory,
+                                int64_t num_elements) {
+  std::vector<float> values(static_cast<size_t>(num_elements));
+  DecodeMoments(MomentStorage::kBlocks8, moment, memory, 0, num_elements,
+                values.data());
+  return values;
+}
+
+void EncodeBlocks(Moment moment, const std::vector<float>& values,
+                  std::byte* memory) {
+  EncodeMoments(MomentStorage::kBlocks8, moment, values.data(),
+                static_cast<int64_t>(values.size()), memory);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<float>> ReadParameters(Stepper& stepper) {
@@ -78,6 +93,7 @@ absl::Status WriteParameters(const std::vector<float>& values,
 int64_t NumElements(const Buffer& buffer) {
   int64_t count = 1;
   for (const int64_t dim : buffer.dims) count *= dim;
+  count *= DTypeNumbers(buffer.dtype);
   return count;
 }
 
@@ -94,6 +110,10 @@ std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
       return Widen<Bf16>(memory, num_elements);
     case DType::kFloat8E4m3:
       return Widen<Float8E4m3>(memory, num_elements);
+    case DType::kSignedBlock8:
+      return DecodeBlocks(Moment::kFirst, memory, num_elements);
+    case DType::kUnsignedBlock8:
+      return DecodeBlocks(Moment::kSecond, memory, num_elements);
   }
   return {};
 }
@@ -111,6 +131,10 @@ void ValuesToMemory(const std::vector<float>& values, DType dtype,
       return Narrow<Bf16>(values, memory);
     case DType::kFloat8E4m3:
       return Narrow<Float8E4m3>(values, memory);
+    case DType::kSignedBlock8:
+      return EncodeBlocks(Moment::kFirst, values, memory);
+    case DType::kUnsignedBlock8:
+      return EncodeBlocks(Moment::kSecond, values, memory);
   }
 }
 

@@ -119,7 +119,8 @@ class Trainer {
 
   // The training state after completed_steps() steps, as checkpoints see it, in
   // host memory that holds it until the next step. Waits for all that was
-  // started. On a CPU the pieces are the state itself.
+  // started. On a CPU the pieces are the state itself, but for copies of
+  // moments that are not stored in fp32.
   virtual absl::StatusOr<std::vector<StatePiece>> ReadState() = 0;
   // The state after completed_steps() steps, of which training goes on at once:
   // the copy may be under way when this returns, and a step changes nothing
@@ -129,8 +130,8 @@ class Trainer {
   TakeSnapshot() = 0;
   // The same state where it lies in the device's own memory, for programs that
   // read or change it in place between steps: fp32 throughout, so with bf16
-  // activations the parameters are master weights. Waits for all that was
-  // started. The memory lives as long as the trainer. After a change call
+  // activations the parameters are master weights. Moments that are not stored
+  // in fp32 are left out. Waits for all that was started. The memory lives as long as the trainer. After a change call
   // TakeChanges() before the next step; collective over the world.
   virtual absl::StatusOr<std::vector<StatePiece>> StateInPlace() = 0;
   virtual absl::Status TakeChanges() = 0;

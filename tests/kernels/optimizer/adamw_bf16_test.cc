@@ -219,6 +219,53 @@ TEST(AdamWBf16Test, BitsFollowFromSeedStepAndElement) {
   }
 }
 
+// Goal: moments in bf16 have the bits of the CPU's AdamW(), of a slice as of
+// the whole. Method: some steps of fp32 master weights on both sides, from an
+// index that is not zero.
+TEST(AdamWBf16Test, MomentsHaveTheCpusBits) {
+  constexpr int64_t kSize = 10007;
+  constexpr int64_t kFirst = 4096;
+  RandomNormals random;
+  std::vector<float> p = random.Floats(kSize);
+  Bf16s m(kSize, 0), v(kSize, 0);
+  DeviceBuffer<float> master = ToDevice(p);
+  DeviceBuffer<uint16_t> exp_avg = ToDevice(m);
+  DeviceBuffer<uint16_t> exp_avg_sq = ToDevice(v);
+  for (int64_t step = 1; step <= 5; ++step) {
+    const std::vector<float> g = random.Floats(kSize);
+    DeviceBuffer<float> gradients = ToDevice(g);
+    AdamWBf16Args args = kHyper;
+    args.master = master.data();
+    args.exp_avg = exp_avg.data();
+    args.exp_avg_sq = exp_avg_sq.data();
+    args.gradients = gradients.data();
+    args.bf16_moments = true;
+    args.end = kSize;
+    args.step = step;
+    args.first_index = kFirst;
+    Update(args);
+    ASSERT_TRUE(AdamW({.parameters = p.data(),
+                       .exp_avg = m.data(),
+                       .exp_avg_sq = v.data(),
+                       .gradients = g.data(),
+                       .num_elements = kSize,
+                       .learning_rate = kHyper.learning_rate,
+                       .beta1 = kHyper.beta1,
+                       .beta2 = kHyper.beta2,
+                       .epsilon = kHyper.epsilon,
+                       .weight_decay = kHyper.weight_decay,
+                       .step = step,
+                       .moments = MomentStorage::kBf16,
+                       .seed = kHyper.seed,
+                       .first_index = kFirst},
+                      1)
+                    .ok());
+    EXPECT_EQ(ToHost(exp_avg), m) << step;
+    EXPECT_EQ(ToHost(exp_avg_sq), v) << step;
+  }
+  ExpectNear(ToHost(master), p, 2e-6, 1e-6, "parameters");
+}
+
 // Goal: a step means the same wherever its number and learning rate lie, also
 // one far on, whose bias corrections are long powers. Method: both ways from
 // equal state, equal bits; with nothing to correct any more, the first update

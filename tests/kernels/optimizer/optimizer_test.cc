@@ -69,8 +69,8 @@ TEST(AdamWTest, SlicesGiveTheSameBits) {
              {0, 7}, {7, 333}, {333, 1000}}) {
       AdamWArgs args = sliced.Args(3);
       args.parameters += begin;
-      args.exp_avg += begin;
-      args.exp_avg_sq += begin;
+      args.exp_avg = sliced.exp_avg.data() + begin;
+      args.exp_avg_sq = sliced.exp_avg_sq.data() + begin;
       args.gradients += begin;
       args.num_elements = end - begin;
       ASSERT_TRUE(AdamW(args, 1).ok());

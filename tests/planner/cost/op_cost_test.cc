@@ -508,6 +508,18 @@ TEST(CostTest, ShardedOptimizerMovesLess) {
   EXPECT_EQ(WorkOf(layout, OpKind::kWidenGradients, slice).bytes, 6 * 1024);
 }
 
+// Goal: an update moves the bytes that the moments take. Method: parameters are
+// read and written in fp32 and gradients read, beside two moments read and
+// written.
+TEST(CostTest, SmallMomentsMoveLess) {
+  const OptimizerAttributes bucket{.num_elements = 4096, .data_sharded = false};
+  const auto bytes_of = [&](MomentFormat moments) {
+    return WorkOf({.moments = moments}, OpKind::kAdamW, bucket).bytes;
+  };
+  EXPECT_EQ(bytes_of(MomentFormat::kBfloat16), (12 + 4 * 2) * 4096);
+  EXPECT_EQ(bytes_of(MomentFormat::kBlocks8), 12 * 4096 + 4 * 16 * 260);
+}
+
 // Goal: a profile that lacks a table is refused with its name. Method: empty
 // one at a time.
 TEST(CostTest, RefusesIncompleteProfiles) {

@@ -73,6 +73,11 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
          .num_microbatches = 2,
          .zero = zero,
          .gradient_reduction = Precision::kBfloat16});
+    add({.data = 4,
+         .num_microbatches = 2,
+         .zero = zero,
+         .moments =
+             zero % 2 == 0 ? MomentFormat::kBfloat16 : MomentFormat::kBlocks8});
   }
   double sum = 0;
   for (const Layout& layout : layouts) {

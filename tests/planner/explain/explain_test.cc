@@ -240,6 +240,17 @@ TEST(ExplainTest, TellsWhatTheJobPins) {
               HasSubstr("pinned       by the job: tensor 2, recompute none\n"));
 }
 
+// Goal: the memory line says how moments are stored where it is not fp32.
+// Method: a plan in either.
+TEST(ExplainTest, SaysHowMomentsAreStored) {
+  Plan plan = MakePlan();
+  EXPECT_THAT(ExplainPlan(MakeJob(), MakeProfile({}), plan),
+              Not(HasSubstr("moments")));
+  plan.layout.moments = MomentFormat::kBlocks8;
+  EXPECT_THAT(OnWidePage(ExplainPlan(MakeJob(), MakeProfile({}), plan)),
+              HasSubstr("optimizer 20.0 MiB (moments in 8bit), step"));
+}
+
 // Goal: long tables are cut, and say so. Method: thirty alternatives.
 TEST(ExplainTest, CutsLongTables) {
   Plan plan = MakePlan();

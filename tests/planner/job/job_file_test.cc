@@ -219,6 +219,9 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("1e-3", "1e-3\n    beta1: 1"), "from 0 to below 1, found '1'"},
       {Changed("1e-3", "1e-3\n    decay: cosin"),
        "expected none, linear or cosine, found 'cosin'"},
+      {Changed("1e-3", "1e-3\n    moments: fp16"),
+       "training.optimizer.moments: expected fp32, bf16 or 8bit, found "
+       "'fp16'"},
       {Changed("1e-3", "1e-3\n    min_learning_rate: 1"), "at most"},
       {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
       {Changed("steps: 10", "steps: 10\n  precision: fp16"),

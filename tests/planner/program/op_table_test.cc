@@ -172,6 +172,10 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
       layouts.push_back(layout);
       layout.gradient_reduction = Precision::kBfloat16;
       layouts.push_back(layout);
+      layout.moments = MomentFormat::kBfloat16;
+      layouts.push_back(layout);
+      layout.moments = MomentFormat::kBlocks8;
+      layouts.push_back(layout);
       layout.objective = Objective::kPreference;
       layouts.push_back(layout);
     }

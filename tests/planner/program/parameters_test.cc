@@ -92,8 +92,12 @@ void ExpectEveryParameterPlacedOnce(const ModelSpec& model) {
           const Layout layout{.pipeline = pipeline,
                               .data = data,
                               .tensor = tensor,
-                              .zero = zero};
+                              .zero = zero,
+                              .moments = zero == 3 ? MomentFormat::kBlocks8
+                                                   : MomentFormat::kFloat32};
           SCOPED_TRACE(LayoutToString(layout));
+          EXPECT_EQ(BucketAlignment(layout),
+                    zero == 3 ? kMomentBlock : kBucketAlignment);
           std::multiset<std::string> placed;
           for (int32_t stage = 0; stage < pipeline; ++stage) {
             const StageParameters stage_parameters =
@@ -102,7 +106,8 @@ void ExpectEveryParameterPlacedOnce(const ModelSpec& model) {
             size_t num_slots = 0;
             for (const Bucket& bucket : stage_parameters.buckets) {
               EXPECT_EQ(bucket.offset, end);
-              EXPECT_EQ(bucket.num_elements % (data * kBucketAlignment), 0);
+              EXPECT_EQ(bucket.num_elements % (data * BucketAlignment(layout)),
+                        0);
               optimizer += bucket.num_elements / (zero >= 1 ? data : 1);
               int64_t slot_end = bucket.offset;
               for (int32_t idx : bucket.slots) {

@@ -416,6 +416,17 @@ TEST(SearchTest, PlansInThePrecisionOfTheJob) {
   const StageParameters parameters =
       BuildStageParameters(job.model, plan.layout, 0);
   EXPECT_EQ(plan.prediction.optimizer_bytes, 12 * parameters.num_elements);
+  for (const auto& [moments, bytes] :
+       {std::pair("bf16", 8.0), std::pair("8bit", 4 + 2 * 260 / 256.0)}) {
+    job.training.optimizer.moments = moments;
+    const Plan small = MustPlan(job, 2, *cost);
+    const StageParameters padded =
+        BuildStageParameters(job.model, small.layout, 0);
+    EXPECT_EQ(static_cast<double>(small.prediction.optimizer_bytes),
+              bytes * static_cast<double>(padded.num_elements));
+    EXPECT_THAT(PlanToJson(small),
+                HasSubstr(absl::StrCat("\"moments\": \"", moments, "\"")));
+  }
   EXPECT_EQ(plan.prediction.gradient_bytes, 4 * parameters.num_elements);
   EXPECT_EQ(
       plan.prediction.parameter_bytes,

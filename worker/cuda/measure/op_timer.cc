@@ -265,10 +265,12 @@ absl::Status CudaOpTimer::FillOperands(const Program& program,
           break;
         }
         case DType::kFloat64:
+        case DType::kSignedBlock8:
+        case DType::kUnsignedBlock8:
           RETURN_IF_ERROR(CudaStatus(
               cudaMemsetAsync(data, 0, static_cast<size_t>(buffer.bytes),
                               stream),
-              "zero scalars"));
+              "zero scalars or moments"));
           break;
       }
     }

@@ -33,6 +33,9 @@ ncclDataType_t NcclTypeOf(DType dtype) {
       return ncclBfloat16;
     case DType::kFloat8E4m3:
       return ncclFloat8e4m3;
+    case DType::kSignedBlock8:
+    case DType::kUnsignedBlock8:
+      break;  // Moments are not sent.
   }
   CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
   return ncclFloat32;

@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "kernels/optimizer/adamw_8bit.h"
 #include "kernels/optimizer/adamw_bf16.h"
 #include "kernels/optimizer/adamw_plain.h"
 #include "kernels/optimizer/gradient_norm_bf16.h"
@@ -17,6 +18,7 @@
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/ops/ops.h"
 #include "worker/train/bucket_slice.h"
+#include "worker/train/moment_copies.h"
 
 namespace millrace {
 namespace {
@@ -137,20 +139,48 @@ absl::Status CopyFloats(float* to, const float* from, int64_t num_elements,
       "copy master weights to parameters");
 }
 
-// bf16: the master weights are updated, the parameters are their copy.
-CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
+// Where an update writes weights.
+struct UpdatedWeights {
+  float* master;  // Or the parameters, if they are fp32 and have no master.
+  void* rounded;  // The parameters in bf16; or null.
+  float* copied;  // The parameters as a plain copy of the master; or null.
+};
+UpdatedWeights WeightsOf(const CudaOpContext& context, const Instruction& in,
+                         const BucketSlice& slice) {
+  void* const parameters = SliceIn(context, in.outputs[0], slice);
+  if (!IsBf16(context)) return {static_cast<float*>(parameters)};
+  auto* const master = context.Output<float>(in, 3);
+  if (IsFp32(context, in.outputs[0])) {
+    return {master, nullptr, static_cast<float*>(parameters)};
+  }
+  return {master, parameters, nullptr};
+}
+
+// The update, and the copy of the master weights where there is one.
+template <typename Args>
+CudaOp UpdateAndCopy(const Args& args, const UpdatedWeights& weights,
+                     int64_t num_elements,
+                     absl::Status (*launch)(const Args&, cudaStream_t)) {
+  return [=](cudaStream_t stream) {
+    RETURN_IF_ERROR(launch(args, stream));
+    if (weights.copied == nullptr) return absl::OkStatus();
+    return CopyFloats(weights.copied, weights.master, num_elements, stream);
+  };
+}
+
+// Master weights with a copy in bf16, or moments in bf16, or both.
+CudaOp BindBf16AdamW(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const OptimizerSpec& optimizer = context.training->optimizer;
   const BucketSlice slice = SliceOfBucket(context, in);
-  const bool copies_floats = IsFp32(context, in.outputs[0]);
-  void* const parameters = SliceIn(context, in.outputs[0], slice);
+  const UpdatedWeights weights = WeightsOf(context, in, slice);
   const AdamWBf16Args args = {
-      .master = context.Output<float>(in, 3),
-      .weights = copies_floats ? nullptr : parameters,
-      .exp_avg = context.Output<float>(in, 1),
-      .exp_avg_sq = context.Output<float>(in, 2),
+      .master = weights.master,
+      .weights = weights.rounded,
+      .exp_avg = context.Output<void>(in, 1),
+      .exp_avg_sq = context.Output<void>(in, 2),
       .gradients = FloatsIn(context, in.inputs[1], slice),
-      .bf16_moments = false,
+      .bf16_moments = context.layout.moments == MomentFormat::kBfloat16,
       .bf16_gradients = false,
       .begin = 0,
       .end = slice.num_elements,
@@ -160,18 +190,34 @@ CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
       .epsilon = optimizer.epsilon,
       .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0,
       .step = 0,
-      .seed = 0,  // Nothing is rounded stochastically.
+      .seed = RoundingSeed(context.training->seed, in.name),
+      .first_index = slice.begin,
       .clip_factor = context.Input<float>(in, 4),
       .skip = context.Input<int32_t>(in, 5),
       .device_step = context.inputs->optimizer};
-  if (!copies_floats) {
-    return
-        [args](cudaStream_t stream) { return LaunchAdamWBf16(args, stream); };
-  }
-  return [args, to = static_cast<float*>(parameters)](cudaStream_t stream) {
-    RETURN_IF_ERROR(LaunchAdamWBf16(args, stream));
-    return CopyFloats(to, args.master, args.end, stream);
-  };
+  return UpdateAndCopy(args, weights, slice.num_elements, LaunchAdamWBf16);
+}
+
+CudaOp Bind8bitAdamW(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const UpdatedWeights weights = WeightsOf(context, in, slice);
+  const AdamW8bitArgs args = {
+      .master = weights.master,
+      .weights = weights.rounded,
+      .exp_avg = context.Output<MomentBlock>(in, 1),
+      .exp_avg_sq = context.Output<MomentBlock>(in, 2),
+      .gradients = FloatsIn(context, in.inputs[1], slice),
+      .num_elements = slice.num_elements,
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0,
+      .device_step = context.inputs->optimizer,
+      .clip_factor = context.Input<float>(in, 4),
+      .skip = context.Input<int32_t>(in, 5)};
+  return UpdateAndCopy(args, weights, slice.num_elements, LaunchAdamW8bit);
 }
 
 CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
@@ -197,7 +243,15 @@ CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
 }
 
 CudaOp BindAdamW(const CudaOpContext& context, const Instruction& in) {
-  return IsBf16(context) ? BindMasterAdamW(context, in)
+  switch (context.layout.moments) {
+    case MomentFormat::kBlocks8:
+      return Bind8bitAdamW(context, in);
+    case MomentFormat::kBfloat16:
+      return BindBf16AdamW(context, in);
+    case MomentFormat::kFloat32:
+      break;
+  }
+  return IsBf16(context) ? BindBf16AdamW(context, in)
                          : BindPlainAdamW(context, in);
 }
 

@@ -17,7 +17,10 @@ namespace millrace {
 
 CudaState::CudaState(const Program* program, MeshCoordinates coordinates,
                      const DeviceArenas* arenas)
-    : program_(*program), coordinates_(coordinates), arenas_(*arenas) {
+    : program_(*program),
+      coordinates_(coordinates),
+      arenas_(*arenas),
+      moments_(*program) {
   CHECK(program_.kind == ProgramKind::kTraining);
 }
 
@@ -43,6 +46,7 @@ std::vector<StatePiece> CudaState::PiecesOnDevice() const {
   for (int i = 0; i < kNumBuffers; ++i) {
     data[i] = reinterpret_cast<float*>(arenas_.At(BufferOf(i)));
   }
+  if (!has_float_moments()) data[1] = data[2] = nullptr;
   return Describe(data);
 }
 
@@ -66,16 +70,26 @@ absl::StatusOr<std::vector<StatePiece>> CudaState::HostPieces() {
     }
     data[i] = reinterpret_cast<float*>(host_[i].data());
   }
+  if (!has_float_moments()) {
+    RETURN_IF_ERROR(moments_.Allocate());
+    data[1] = moments_.exp_avg();
+    data[2] = moments_.exp_avg_sq();
+  }
   return Describe(data);
 }
 
 absl::Status CudaState::Download() {
   RETURN_IF_ERROR(HostPieces().status());
-  return CopyAll(cudaMemcpyDeviceToHost);
+  RETURN_IF_ERROR(CopyAll(cudaMemcpyDeviceToHost));
+  if (has_float_moments()) return absl::OkStatus();
+  return moments_.Read(host_[1].data(), host_[2].data());
 }
 
 absl::Status CudaState::Upload() {
   CHECK(host_.size() == kNumBuffers) << "nothing was asked for to be filled";
+  if (!has_float_moments()) {
+    RETURN_IF_ERROR(moments_.Write(host_[1].data(), host_[2].data()));
+  }
   return CopyAll(cudaMemcpyHostToDevice);
 }
 

@@ -17,16 +17,21 @@
 #include "planner/program/program.h"
 #include "worker/cuda/device/device_arenas.h"
 #include "worker/train/arena.h"
+#include "worker/train/moment_copies.h"
 
 namespace millrace {
 
-// fp32 all of it: master weights where the parameters are bf16, else the
-// parameters, and both moments.
+// Master weights where the parameters are bf16, else the parameters, and both
+// moments. Pieces are fp32. Where the layout stores moments in fewer bits,
+// those of the host's copy are widened, and the device has none.
 class CudaState {
  public:
   // `program` is that of training; both are borrowed.
   CudaState(const Program* program, MeshCoordinates coordinates,
             const DeviceArenas* arenas);
+
+  // Whether the moments are fp32 on the device.
+  bool has_float_moments() const { return !moments_.are_needed(); }
 
   // All pieces with `data` on the device, and the parameters among them.
   std::vector<StatePiece> PiecesOnDevice() const;
@@ -38,7 +43,10 @@ class CudaState {
   absl::StatusOr<std::vector<StatePiece>> HostPieces();
 
   // Gives the host's copy back.
-  void ReleaseHost() { host_.clear(); }
+  void ReleaseHost() {
+    host_.clear();
+    moments_.Release();
+  }
 
   // Copy all of it, and return when it is there. Nothing on the device may be
   // using the state.
@@ -54,7 +62,8 @@ class CudaState {
   const Program& program_;
   const MeshCoordinates coordinates_;
   const DeviceArenas& arenas_;
-  std::vector<MemoryBlock> host_;  // By buffer.
+  std::vector<MemoryBlock> host_;  // By buffer, as on the device.
+  MomentCopies moments_;
 };
 
 }  // namespace millrace

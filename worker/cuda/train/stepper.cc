@@ -99,8 +99,7 @@ class CudaStepper final : public Stepper {
 
   absl::StatusOr<std::vector<float>> Read(BufferId id) override {
     const Buffer& buffer = BufferOf(id);
-    std::vector<std::byte> bytes(
-        static_cast<size_t>(NumElements(buffer) * DTypeBytes(buffer.dtype)));
+    std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes));
     RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(bytes.data(), arenas_.At(buffer), bytes.size(),
                         cudaMemcpyDeviceToHost, stream_.get()),
@@ -118,8 +117,7 @@ class CudaStepper final : public Stepper {
     const Buffer& buffer = BufferOf(id);
     CHECK(static_cast<int64_t>(values.size()) == NumElements(buffer));
     const auto lse = lse_by_sequence_.find(id);
-    std::vector<std::byte> bytes(
-        static_cast<size_t>(NumElements(buffer) * DTypeBytes(buffer.dtype)));
+    std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes));
     if (lse == lse_by_sequence_.end()) {
       ValuesToMemory(values, buffer.dtype, bytes.data());
     } else {

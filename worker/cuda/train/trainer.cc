@@ -144,6 +144,7 @@ class CudaTrainer : public Trainer {
   std::optional<CudaStream> copying_;       // Of snapshots.
   std::optional<CudaEvent> state_is_read_;  // By the newest snapshot.
   std::shared_ptr<CudaSnapshot> snapshot_;  // The newest, for its memory.
+  std::shared_ptr<StateSnapshot> widened_;  // The same, see TakeSnapshot().
   std::future<absl::StatusOr<std::shared_ptr<CudaSnapshot>>> preparing_;
   std::unique_ptr<CudaExecutor> executor_;
   Variants training_;
@@ -484,6 +485,12 @@ absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
 absl::StatusOr<std::shared_ptr<const StateSnapshot>>
 CudaTrainer::TakeSnapshot() {
   RETURN_IF_ERROR(Begin());
+  if (!state_->has_float_moments()) {
+    // The host widens moments, and training waits meanwhile.
+    ASSIGN_OR_RETURN(const std::vector<StatePiece> on_host, ReadState());
+    RETURN_IF_ERROR(StateSnapshot::Take(on_host, &widened_));
+    return widened_;
+  }
   const std::vector<StatePiece> state = state_->PiecesOnDevice();
   if (preparing_.valid()) {
     // An error may be of the past: below it is tried again.
@@ -512,7 +519,9 @@ CudaTrainer::TakeSnapshot() {
 void CudaTrainer::PrepareSnapshot() {
   const bool expects_one =
       job_.checkpoint.interval_steps > 0 || job_.exports.every > 0;
-  if (!expects_one || preparing_.valid() || snapshot_ != nullptr) return;
+  if (!expects_one || !state_->has_float_moments() || preparing_.valid() ||
+      snapshot_ != nullptr)
+    return;
   preparing_ =
       std::async(std::launch::async,
                  [device_idx = device_idx_, state = state_->PiecesOnDevice()] {

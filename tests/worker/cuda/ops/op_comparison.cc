@@ -39,6 +39,8 @@ std::vector<double> WidenElements(DType dtype, const std::byte* data,
     case DType::kBfloat16:
       break;
     case DType::kFloat8E4m3:
+    case DType::kSignedBlock8:
+    case DType::kUnsignedBlock8:
       CHECK(false) << "copies in 8 bits are compared in whole steps";
   }
   std::vector<double> values(static_cast<size_t>(num_elements));
@@ -60,6 +62,8 @@ void NarrowElements(absl::Span<const double> values, DType dtype,
     case DType::kBfloat16:
       break;
     case DType::kFloat8E4m3:
+    case DType::kSignedBlock8:
+    case DType::kUnsignedBlock8:
       CHECK(false) << "copies in 8 bits are compared in whole steps";
   }
   for (size_t i = 0; i < values.size(); ++i) {
