@@ -288,9 +288,14 @@ void JobState::ReportMissingAgents() {
 std::string JobState::ReasonToLeaveOut(int32_t agent_idx) const {
   const Agent& agent = agents_[agent_idx];
   if (!agent.joined) {
-    if (now_ - phase_began_ <= options_.join_timeout) return "";
+    const absl::Duration limit =
+        !options_.taken_over_from.has_value() || phase_ != Phase::kRejoining
+            ? options_.join_timeout
+        : agent_idx == *options_.taken_over_from ? options_.return_timeout
+                                                 : options_.host_timeout;
+    if (now_ - phase_began_ <= limit) return "";
     return absl::StrCat("has not come back within ",
-                        absl::FormatDuration(options_.join_timeout));
+                        absl::FormatDuration(limit));
   }
   if (now_ - agent.heard > options_.host_timeout) {
     return absl::StrCat("has been silent for ",
@@ -354,7 +359,7 @@ void JobState::CheckAgents() {
       }
       continue;
     }
-    if (i > 0 && may_lose) {
+    if (i != options_.own_agent && may_lose) {
       const std::string reason = ReasonToLeaveOut(i);
       if (!reason.empty()) Lose(i, reason);
       if (phase_ == Phase::kEnded) return;

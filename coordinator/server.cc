@@ -57,7 +57,11 @@ class Server::Impl {
         acceptor_(loop_),
         timer_(loop_),
         accept_timer_(loop_),
-        flush_timer_(loop_) {}
+        flush_timer_(loop_) {
+    protocol::FromCoordinator term;
+    term.set_term(options_.term);
+    term_ = term.SerializeAsString();
+  }
 
   absl::Status Listen() {
     error_code error;
@@ -104,7 +108,7 @@ class Server::Impl {
   void Send(SessionId id, const protocol::FromCoordinator& message) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    found->second.connection->Send(message.SerializeAsString());
+    SendTo(*found->second.connection, message);
   }
 
   void CloseSession(SessionId id) {
@@ -208,14 +212,20 @@ class Server::Impl {
     }
   }
 
-  static void AnswerClock(const protocol::Heartbeat& heartbeat,
-                          const Session& session) {
+  // Messages behind each other are one message, by protobuf's encoding.
+  void SendTo(Connection& connection,
+              const protocol::FromCoordinator& message) const {
+    connection.Send(message.SerializeAsString() + term_);
+  }
+
+  void AnswerClock(const protocol::Heartbeat& heartbeat,
+                   const Session& session) {
     protocol::FromCoordinator message;
     protocol::ClockAnswer* answer = message.mutable_clock();
     answer->set_asked_ns(heartbeat.asked_ns());
     answer->set_received_ns(absl::ToUnixNanos(MonotonicNow()));
     answer->set_answered_ns(answer->received_ns());
-    session.connection->Send(message.SerializeAsString());
+    SendTo(*session.connection, message);
   }
 
   void Refuse(SessionId id, absl::string_view reason) {
@@ -262,6 +272,7 @@ class Server::Impl {
   }
 
   ServerOptions options_;
+  std::string term_;  // As the end of a message.
   boost::asio::ssl::context tls_;
   boost::asio::io_context loop_;
   tcp::acceptor acceptor_;
