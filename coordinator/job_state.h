@@ -285,8 +285,8 @@ struct JobStateOptions {
   // The agent on the coordinator's host, without which there is no coordinator.
   int32_t own_agent = 0;
   // The coordinator has come to this host from that agent's, which is probably
-  // lost: it has return_timeout to come back, and the others, which look for
-  // the coordinator all the time, host_timeout.
+  // lost: it has return_timeout to come back once the others are there. They
+  // look for the coordinator all the time and have host_timeout.
   std::optional<int32_t> taken_over_from;
 };
 
@@ -412,6 +412,8 @@ class JobState {
   void FinishIfDone();
   void CheckSilence();
   void CheckAgents();
+  // The coordinator was taken over from it, and all others have come.
+  bool IsLastMissing(int32_t agent_idx) const;
   // A reason to leave the agent out of a job that has a plan; empty: none.
   std::string ReasonToLeaveOut(int32_t agent_idx) const;
   void Lose(int32_t agent_idx, const std::string& reason);

@@ -36,6 +36,8 @@ constexpr auto kProofLimit = std::chrono::seconds(20);
 constexpr size_t kMaxStrangers = 256;
 constexpr auto kLeastProofTime = std::chrono::seconds(1);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+// Two and more fit into what a client waits (Client).
+constexpr auto kBeat = std::chrono::seconds(1);
 
 std::string AddressOf(const tcp::endpoint& endpoint) {
   const boost::asio::ip::address address = endpoint.address();
@@ -261,11 +263,24 @@ class Server::Impl {
     if (was_peer) options_.on_closed(id);
   }
 
+  // Peers look for another coordinator when they hear nothing.
+  void Beat() {
+    const auto now = std::chrono::steady_clock::now();
+    if (options_.term == 0 || now - beat_ < kBeat) return;
+    beat_ = now;
+    protocol::FromCoordinator message;
+    message.mutable_acknowledge();
+    for (const auto& [id, session] : sessions_) {
+      if (session.greeted) SendTo(*session.connection, message);
+    }
+  }
+
   void Tick() {
     timer_.expires_after(absl::ToChronoMilliseconds(options_.tick_interval));
     timer_.async_wait([this](const error_code& error) {
       if (error || stopping_) return;
       CloseStrangers();
+      Beat();
       options_.on_tick();
       if (!stopping_) Tick();
     });
@@ -273,6 +288,7 @@ class Server::Impl {
 
   ServerOptions options_;
   std::string term_;  // As the end of a message.
+  std::chrono::steady_clock::time_point beat_;
   boost::asio::ssl::context tls_;
   boost::asio::io_context loop_;
   tcp::acceptor acceptor_;

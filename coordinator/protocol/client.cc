@@ -50,6 +50,8 @@ constexpr auto kProofLimit = std::chrono::seconds(60);
 // drift some microseconds a second.
 constexpr int64_t kClockExchanges = 8;
 constexpr int64_t kClockInterval = 10;
+// A coordinator that may be elsewhere later says something each second.
+constexpr absl::Duration kSilenceLimit = absl::Milliseconds(2500);
 
 absl::StatusOr<tcp::endpoint> ParseAddress(absl::string_view text) {
   absl::string_view host = text;
@@ -345,6 +347,7 @@ class Client::Impl {
     protocol::ToCoordinator first;
     *first.mutable_hello() = options_.make_hello();
     first.mutable_hello()->set_term(term_);
+    heard_ = MonotonicNow();
     connection_->Send(first.SerializeAsString());
     for (const auto& [sequence, message] : unacknowledged_) {
       connection_->Send(message.SerializeAsString());
@@ -363,6 +366,7 @@ class Client::Impl {
   }
 
   void OnMessage(const std::string& payload) {
+    heard_ = MonotonicNow();
     protocol::FromCoordinator message;
     if (!message.ParseFromString(payload)) {
       connection_->Close(absl::DataLossError("not a message of the protocol"));
@@ -396,6 +400,7 @@ class Client::Impl {
         absl::ToChronoMilliseconds(options_.heartbeat_interval));
     heartbeat_timer_.async_wait([this](const error_code& error) {
       if (error || leaving_) return;
+      CloseIfSilent();
       if (connection_ != nullptr) {
         protocol::ToCoordinator message;
         message.mutable_heartbeat();
@@ -407,6 +412,17 @@ class Client::Impl {
       }
       Heartbeat();
     });
+  }
+
+  // A host that is cut off ends no connection.
+  void CloseIfSilent() {
+    if (connection_ == nullptr || term_ == 0 ||
+        MonotonicNow() - heard_ <= kSilenceLimit) {
+      return;
+    }
+    // A copy: closing forgets it.
+    const std::shared_ptr<Connection> connection = connection_;
+    connection->Close(absl::UnavailableError("the coordinator is silent"));
   }
 
   int64_t ClockNow() const { return absl::ToUnixNanos(options_.clock()); }
@@ -457,6 +473,7 @@ class Client::Impl {
   int64_t num_heartbeats_ = 0;
   std::vector<tcp::endpoint> next_endpoints_;  // For the next Connect().
   int64_t term_ = 0;                           // The latest coordinator's.
+  absl::Time heard_;                           // Of it, on this connection.
   bool greeted_ = false;
   bool leaving_ = false;
   std::function<void()> on_left_;

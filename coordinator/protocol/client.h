@@ -1,7 +1,8 @@
 // The agents' and workers' end of the protocol: a thread of its own keeps the
 // connection to the coordinator, sends heartbeats, reconnects when the
 // coordinator was restarted, and sends again what was not acknowledged. Where
-// coordinators have terms, it hangs up on one of an earlier term than it knows.
+// coordinators have terms, it hangs up on one of an earlier term than it knows,
+// and on one that is silent for some seconds: another one may be elsewhere.
 
 #ifndef MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_
 #define MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_
