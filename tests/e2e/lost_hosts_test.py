@@ -89,13 +89,18 @@ class LostHostsTest(unittest.TestCase):
         """Losses by step; a step that was trained again counts by its last time."""
         return {line["step"]: line["loss"] for line in self.records("metrics.jsonl")}
 
-    def kill_host(self, number):
-        """Ends all of Millrace's processes on a host at once, as a power cut does."""
+    def kill_host(self, number, word=b""):
+        """Ends all of Millrace's processes on a host at once, as a power cut does.
+
+        With `word` only those that have it among the words of their command."""
         own = os.stat(f"/proc/{self.hosts.pid_of(number)}/ns/net").st_ino
         for name in os.listdir("/proc"):
             try:
                 if (name.isdigit() and os.stat(f"/proc/{name}/ns/net").st_ino == own and
                         os.readlink(f"/proc/{name}/exe") == os.path.realpath(MILLRACE)):
+                    with open(f"/proc/{name}/cmdline", "rb") as words:
+                        if word and word not in words.read().split(b"\0"):
+                            continue
                     os.kill(int(name), signal.SIGKILL)
             except OSError:
                 pass  # It has ended.
@@ -263,6 +268,21 @@ class LostHostsTest(unittest.TestCase):
             self.lose_the_coordinator(undisturbed, first, others,
                                       lambda: self.kill_host(1), ends=(2, 3, 4))
             self.assertEqual(first.wait(), -signal.SIGKILL)
+
+    # Goal: a coordinator that dies is started again on its own host, at once and without the
+    # loss of a step, also where others might have it. Method: kill that process alone.
+    def test_starts_a_coordinator_again_where_it_was(self):
+        job = self.write_job(steps=300, fault=", coordinator_replicas: 3")
+        first, others = self.start(job)
+        self.wait_until("steps", lambda: self.step() > 45)
+        self.kill_host(1, b"coordinator")
+        self.wait_until("a coordinator", lambda: len(self.events("started")) == 2)
+        for process in (first, *others.values()):
+            self.end(process)
+        self.assertEqual(self.host_of_coordinator(), 0)
+        self.assertEqual([event["event"] for event in self.records("events.jsonl")
+                          if event["event"] in ("host_lost", "worker_died")], [])
+        self.assertEqual(sorted(self.curve()), list(range(1, 301)))
 
     # Goal: a job whose coordinator's host is cut off goes on elsewhere, and the coordinator that
     # was cut off gives up by itself and commits nothing any more. Method: cut host 1 off, let
