@@ -50,7 +50,8 @@ absl::StatusOr<CheckpointFolders> FindCheckpointFolders(
                                             .port = candidate.host.port(),
                                             .secret = search.secret,
                                             .directory = directory,
-                                            .name = kServedCheckpoints}));
+                                            .name = kServedCheckpoints,
+                                            .term = search.term}));
       folder = files.get();
     }
     status = folder->MakeDirectories(directory);

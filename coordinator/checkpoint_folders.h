@@ -21,14 +21,14 @@ namespace millrace {
 struct FolderCandidate {
   int32_t agent_idx;
   protocol::FileHost host;    // Its file server.
-  bool sees_folder_of_first;  // Of agent 0's host.
+  bool sees_folder_of_first;  // Of the first candidate's host.
 };
 
 struct CheckpointFolders {
-  // Those that differ, agent 0's host's first. One folder: all share it.
+  // Those that differ, the coordinator's host's first. One: all share it.
   std::vector<protocol::FileHost> hosts;
   std::map<int32_t, int32_t> of_agent;  // By agent: an index of `hosts`.
-  // For the coordinator, which is on agent 0's host: changes are made in all
+  // For the coordinator, which is on the first host: changes are made in all
   // folders, files are read from whichever has them. Never null.
   std::shared_ptr<FileSystem> files;
   // Changes this host's disk alone.
@@ -36,10 +36,11 @@ struct CheckpointFolders {
 };
 
 struct FolderSearch {
-  std::vector<FolderCandidate> candidates;  // Agent 0's first.
+  std::vector<FolderCandidate> candidates;  // That of this host first.
   std::string directory;                    // On this host.
   std::string secret;
   std::string probe;  // The beginning of names for this to write and remove.
+  int64_t term = 0;   // The coordinator's, as in RemoteFilesOptions.
 };
 
 // Makes the folder on every host that has none. Errors name the host:

@@ -34,7 +34,7 @@ absl::Status LockError(int error, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointLock>> CheckpointLock::Take(
-    const std::string& directory, const std::string& owner) {
+    const std::string& directory, const std::string& owner, bool needs_lock) {
   RETURN_IF_ERROR(MakeDirectories(directory));
   const std::string path = directory + kLockName;
   const int fd =
@@ -47,7 +47,15 @@ absl::StatusOr<std::unique_ptr<CheckpointLock>> CheckpointLock::Take(
     static_cast<void>(fchmod(fd, folder.st_mode & 0666));
   }
   // Folders without locks (some network file systems) have the owner's name.
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+  if (!locked && errno != EWOULDBLOCK && needs_lock) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the file system of ", directory, " has no locks (",
+        std::strerror(errno),
+        "), which fault.coordinator_replicas needs there; name another "
+        "checkpoint.directory, or set fault.coordinator_replicas to 0"));
+  }
+  if (!locked && errno == EWOULDBLOCK) {
     return absl::FailedPreconditionError(
         absl::StrCat(directory, " is in use by ", OwnerIn(path),
                      "; wait for its end, stop it, or name another "

@@ -21,8 +21,10 @@ class CheckpointLock {
   // Makes the folder if need be. `owner`: the job, for people, and no other
   // job's. FailedPrecondition, naming the other job, if one holds the folder;
   // PermissionDenied or Internal, with the path, if it cannot be written.
+  // With `needs_lock` also FailedPrecondition if the file system has no locks.
   static absl::StatusOr<std::unique_ptr<CheckpointLock>> Take(
-      const std::string& directory, const std::string& owner);
+      const std::string& directory, const std::string& owner,
+      bool needs_lock = false);
   ~CheckpointLock();
   CheckpointLock(const CheckpointLock&) = delete;
   CheckpointLock& operator=(const CheckpointLock&) = delete;

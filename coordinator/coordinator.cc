@@ -7,7 +7,9 @@ namespace millrace {
 
 absl::StatusOr<int> RunCoordinator(const CoordinatorOptions& options) {
   std::unique_ptr<JobRunner> runner;
-  ASSIGN_OR_RETURN(runner, JobRunner::Create(options));
+  CoordinatorOptions completed = options;
+  if (completed.run.empty()) completed.run = options.run_directory;
+  ASSIGN_OR_RETURN(runner, JobRunner::Create(completed));
   return runner->Run();
 }
 

@@ -4,7 +4,8 @@
 //
 // Agent 0 starts it and starts it again if it dies. It then reads its log,
 // meets the agents and workers that come back, and goes on; workers kept
-// stepping meanwhile.
+// stepping meanwhile. Where other agents keep its log, one of them does so when
+// agent 0's host is lost (fault.coordinator_replicas).
 
 #ifndef MILLRACE_COORDINATOR_COORDINATOR_H_
 #define MILLRACE_COORDINATOR_COORDINATOR_H_
@@ -21,9 +22,18 @@ namespace millrace {
 
 struct CoordinatorOptions {
   std::string run_directory;  // Exists and holds job.yaml.
-  std::string job_file;       // For people: as the user named it.
-  int listen_fd = -1;         // Listening socket, made by agent 0.
+  // The path of the run directory on agent 0's host, by which agents know the
+  // run. Empty: the same.
+  std::string run;
+  std::string job_file;  // For people: as the user named it.
+  int listen_fd = -1;    // Listening socket, made by agent 0.
   int32_t num_agents = 1;
+  int32_t own_agent = 0;  // On this host.
+  // Where the coordinator's log has copies (succession/log_keeper.h): a number
+  // that no other coordinator process of the run has. 0: it has none.
+  int64_t term = 0;
+  // The agent that had the coordinator before, if another host's; -1: none.
+  int32_t taken_over_from = -1;
   // By agent, as far as the launcher says so.
   std::vector<std::string> hosts;
   int64_t join_seconds = 60;  // For all agents to come.

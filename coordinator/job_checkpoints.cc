@@ -46,13 +46,20 @@ absl::Status JobRunner::FindCheckpoints() {
   if (AllSeeCheckpoints()) return absl::OkStatus();
   FolderSearch search = {.directory = CheckpointDirectory(),
                          .secret = options_.secret,
-                         .probe = probe_};
+                         .probe = probe_,
+                         .term = options_.term};
+  // Agents say whether they see the folder of agent 0's host.
+  const auto own = agents_.find(options_.own_agent);
+  const bool is_of_first =
+      own != agents_.end() && own->second.sees_checkpoints();
   for (const auto& [agent_idx, agent] : agents_) {
     if (!state_->TakesPart(agent_idx)) continue;
-    search.candidates.push_back(
+    const bool is_own = agent_idx == options_.own_agent;
+    search.candidates.insert(
+        is_own ? search.candidates.begin() : search.candidates.end(),
         {.agent_idx = agent_idx,
          .host = FileHostOf(agent_idx),
-         .sees_folder_of_first = agent.sees_checkpoints()});
+         .sees_folder_of_first = is_of_first && agent.sees_checkpoints()});
   }
   absl::StatusOr<CheckpointFolders> found = FindCheckpointFolders(search);
   if (found.ok()) {

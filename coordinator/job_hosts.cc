@@ -103,11 +103,10 @@ absl::Status JobRunner::CheckOneAddressFamily(bool all_ready) const {
 
 std::string JobRunner::StrangerRefusal(const std::string& host,
                                        const std::string& run_directory) const {
-  if (run_directory == options_.run_directory) return "";
+  if (run_directory == options_.run) return "";
   return absl::StrCat(host, " still runs an earlier job, ", run_directory,
                       ", and the coordinator at its address runs ",
-                      options_.run_directory,
-                      " now; start the agent again to join that");
+                      options_.run, " now; start the agent again to join that");
 }
 
 bool JobRunner::IsConnected(int32_t agent_idx) const {
@@ -136,7 +135,7 @@ absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
   // An agent that was started again on its host, or in the place of a host that
   // the job goes on without.
   const Newcomer newcomer = {hello.instance(), hello.host()};
-  if (hello.agent_idx() > 0) {  // An earlier coordinator process gave it.
+  if (hello.agent_idx() >= 0) {  // An earlier coordinator process gave it.
     const auto [known, is_new] =
         newcomers_.try_emplace(hello.agent_idx(), newcomer);
     if (is_new) return hello.agent_idx();
@@ -146,22 +145,26 @@ absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
   }
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const auto known = newcomers_.find(i);
-    const bool on_first =
-        i == 0 && !options_.hosts.empty() && options_.hosts[0] == hello.host();
+    const bool on_own = i == options_.own_agent &&
+                        i < static_cast<int32_t>(options_.hosts.size()) &&
+                        options_.hosts[i] == hello.host();
     const bool is_known =
         known != newcomers_.end() && known->second.host == hello.host();
     if (is_known && !IsConnected(i)) {
       known->second = newcomer;
       return i;
     }
-    if (on_first || is_known) {
+    if (on_own || is_known) {
       return absl::AlreadyExistsError(
           absl::StrCat("host ", hello.host(), " has joined already, as agent ",
                        i, "; start one agent a host"));
     }
   }
-  for (int32_t i = 1; i < options_.num_agents; ++i) {
-    const bool is_free = !newcomers_.contains(i) && !agents_.contains(i);
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    if (i == options_.own_agent) continue;
+    // Agent 0 has its number from the beginning, and another one's after it.
+    const bool is_free =
+        i > 0 && !newcomers_.contains(i) && !agents_.contains(i);
     const bool is_lost = !state_->TakesPart(i) && !IsConnected(i);
     if (!is_free && !is_lost) continue;
     newcomers_[i] = newcomer;

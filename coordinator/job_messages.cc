@@ -57,7 +57,10 @@ void JobRunner::OnMessage(SessionId session,
   if (found == peers_.end() || exit_code_.has_value()) return;
   const Peer peer = found->second;
   // Parts and results are held back: a restarted coordinator needs them again.
-  if (!message.has_checkpoint_part() && !message.has_worker_finished()) {
+  if (message.has_step_done() && !log_->job().keepers.empty()) {
+    // So does a coordinator on another host, until it has a copy of metrics.
+    uncopied_.emplace_back(session, message.sequence());
+  } else if (!message.has_checkpoint_part() && !message.has_worker_finished()) {
     Acknowledge(session, message.sequence());
   }
   if (peer.visits) {
@@ -83,6 +86,10 @@ void JobRunner::OnClosed(SessionId session) {
 }
 
 void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
+  if (options_.term > 0 && hello.term() > options_.term) {
+    StepDown(absl::StrCat("a peer knows the coordinator of term ", hello.term(),
+                          ", and this is that of term ", options_.term));
+  }
   if (exit_code_.has_value()) {
     protocol::FromCoordinator message;
     message.mutable_shutdown()->set_exit_code(*exit_code_);
@@ -145,7 +152,7 @@ void JobRunner::OnAgentHello(SessionId session,
   hello.set_agent_idx(*agent_idx);
   peers_[session] = {.agent_idx = hello.agent_idx()};
   agent_sessions_[hello.agent_idx()] = session;
-  if (hello.agent_idx() == 0) {
+  if (hello.agent_idx() == options_.own_agent) {
     for (const AgentGaveUp& earlier : std::exchange(gave_up_early_, {})) {
       Handle(earlier);
     }
@@ -158,9 +165,10 @@ void JobRunner::OnAgentHello(SessionId session,
     protocol::FromCoordinator message;
     protocol::Welcome* welcome = message.mutable_welcome();
     welcome->set_job_yaml(job_yaml_);
-    welcome->set_run_directory(options_.run_directory);
+    welcome->set_run_directory(options_.run);
     welcome->set_probe(probe_);
     welcome->set_agent_idx(hello.agent_idx());
+    welcome->set_num_agents(options_.num_agents);
     welcome->set_checkpoint_directory(job_.checkpoint.directory);
     server_->Send(session, message);
     return;
@@ -171,6 +179,7 @@ void JobRunner::OnAgentHello(SessionId session,
   protocol::FromCoordinator message;
   message.mutable_acknowledge();
   server_->Send(session, message);
+  TellCoordinators(session);
   if (const std::string refusal = SourceRefusal(); !refusal.empty()) {
     OnGaveUp({hello.agent_idx(), refusal, /*bad_input=*/true});
     return;
@@ -196,7 +205,7 @@ void JobRunner::OnAgentHello(SessionId session,
 }
 
 void JobRunner::OnGaveUp(const AgentGaveUp& event) {
-  if (agent_sessions_.contains(0)) {
+  if (agent_sessions_.contains(options_.own_agent)) {
     Handle(event);
   } else {
     gave_up_early_.push_back(event);
@@ -371,7 +380,12 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
     }
   }
   WatchCompute(rank, step);
-  if (rank != Rank{0}) return;
+  // All ranks report the same loss. One that lived on tells of the last steps
+  // before a takeover, when rank 0 may be lost with the coordinator.
+  if (rank != Rank{0} && !(options_.taken_over_from >= 0 &&
+                           state_->phase() == JobState::Phase::kRejoining)) {
+    return;
+  }
   hang_watch_.NoteStep(step.step_time_s());
   const int64_t tokens =
       job_.training.global_batch * job_.model.sequence_length;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
@@ -40,7 +41,13 @@ DeviceFacts JobRunner::Devices(bool all_ready) const {
 }
 
 void JobRunner::Do(const MakePlan&) {
-  if (const absl::Status locked = LockCheckpoints(); !locked.ok()) {
+  if (const absl::Status chosen = ChooseKeepers(); !chosen.ok()) {
+    Handle(PlanRefused{std::string(chosen.message())});
+    return;
+  }
+  // A job that has begun goes on, and tries again with its next checkpoint.
+  if (const absl::Status locked = LockCheckpoints();
+      !locked.ok() && !plan_.has_value()) {
     Handle(
         PlanRefused{absl::StrCat("checkpoint.directory: ", locked.message())});
     return;
@@ -69,7 +76,8 @@ void JobRunner::Do(const MakePlan&) {
 JobSpec JobRunner::JobToPlan() const {
   JobSpec job = job_;
   if (job.data.document_length == 0) {
-    job.data.document_length = agents_.at(0).data().document_length();
+    job.data.document_length =
+        agents_.at(options_.own_agent).data().document_length();
   }
   return job;
 }
@@ -196,6 +204,11 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .members = members,
            .devices_by_agent = state_->DevicesByAgent()};
   profile_ = outcome.profile;
+  if (!log_->job().keepers.empty() && log_->job().profile_yaml.empty()) {
+    const absl::StatusOr<std::string> yaml =
+        ReadFile(options_.run_directory + "/profile.yaml");
+    if (yaml.ok()) MustSucceed([&] { return log_->ProfileChosen(*yaml); });
+  }
   MustSucceed([&] { return log_->PlanChosen(PlanRecordToJson(*plan_)); });
   const std::string layout = LayoutToString(plan.layout);
   output_->Event({.event = "planned", .detail = layout});

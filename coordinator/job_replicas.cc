@@ -128,7 +128,7 @@ void JobRunner::ReportIncomplete(int64_t step, const std::string& instead) {
 
 int64_t JobRunner::StepOnDisk(const std::string& path) const {
   if (path.empty()) return 0;
-  if (path == log_->job().committed_path) return log_->job().committed_step;
+  if (path == CommittedPath()) return log_->job().committed_step;
   const absl::StatusOr<CheckpointInfo> info =
       ReadCheckpointInfo(CheckpointFiles(), path);
   return info.ok() ? info->step : 0;

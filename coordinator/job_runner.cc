@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   std::unique_ptr<WriteAheadLog> log;
   ASSIGN_OR_RETURN(log,
                    WriteAheadLog::Open(options.run_directory + "/state.log"));
+  RETURN_IF_ERROR(RejoinKeepers(options, log.get()));
   const bool restarted = log->job().started_unix_s > 0;
   if (!restarted) RETURN_IF_ERROR(log->Started(UnixNow()));
   std::unique_ptr<RunOutput> output;
@@ -58,9 +59,8 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   }
   // The same after a restart, so that nothing of an earlier process stays.
   const std::string probe = absl::StrFormat(
-      "probe-%016x",
-      std::hash<std::string>()(absl::StrFormat("%s %.9f", options.run_directory,
-                                               log->job().started_unix_s)));
+      "probe-%016x", std::hash<std::string>()(absl::StrFormat(
+                         "%s %.9f", options.run, log->job().started_unix_s)));
   std::unique_ptr<JobRunner> runner(new JobRunner(
       options, std::move(job), probe, std::move(log), std::move(output)));
   const LoggedJob& logged = runner->log_->job();
@@ -80,9 +80,15 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
       std::cout);
   runner->output_->Event(
       {.event = "started", .detail = restarted ? "coordinator restarted" : ""});
+  runner->ReportTakeover();
   if (logged.ended) {
     runner->exit_code_ = logged.exit_code;
     runner->last_message_ = logged.end_message;
+  }
+  std::vector<std::string> hosts = options.hosts;
+  for (const Keeper& keeper : logged.keepers) {
+    hosts.resize(std::max<size_t>(hosts.size(), keeper.agent_idx + 1));
+    hosts[keeper.agent_idx] = keeper.host;
   }
   runner->state_.emplace(
       JobStateOptions{
@@ -97,7 +103,12 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
           .host_timeout =
               absl::Milliseconds(runner->job_.fault.host_timeout_ms),
           .max_restarts = runner->job_.fault.max_restarts,
-          .hosts = options.hosts},
+          .hosts = hosts,
+          .own_agent = options.own_agent,
+          .taken_over_from =
+              options.taken_over_from < 0
+                  ? std::nullopt
+                  : std::optional<int32_t>(options.taken_over_from)},
       RecoveredJob{.generation = logged.generation,
                    .members = runner->plan_.has_value()
                                   ? runner->plan_->members
@@ -122,6 +133,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
       Server::Create(
           {.listen_fd = options.listen_fd,
            .secret = options.secret,
+           .term = options.term,
            .on_message =
                [self](SessionId session,
                       const protocol::ToCoordinator& message) {
@@ -143,6 +155,8 @@ void JobRunner::OnTick() {
   if (now - last_tick_ > kOwnStall) hang_watch_.Forgive(now);
   last_tick_ = now;
   CheckHang();
+  CopyRunFiles();
+  CommitAwaiting();
   Handle(Tick{});
 }
 
@@ -233,9 +247,13 @@ absl::Status JobRunner::LockCheckpoints() {
   }
   ASSIGN_OR_RETURN(
       checkpoint_lock_,
-      CheckpointLock::Take(CheckpointDirectory(),
-                           absl::StrCat("the job of ", options_.run_directory,
-                                        " (", probe_, ")")));
+      CheckpointLock::Take(
+          CheckpointDirectory(),
+          absl::StrCat("the job of ", options_.run, " (", probe_, ")",
+                       options_.term > 0
+                           ? absl::StrCat(", coordinator ", options_.term)
+                           : ""),
+          /*needs_lock=*/options_.term > 0));
   return absl::OkStatus();
 }
 
@@ -297,8 +315,7 @@ void JobRunner::Do(const BeginGeneration& action) {
 
 absl::StatusOr<std::string> JobRunner::RestorePath(int64_t committed_step) {
   const bool committed = committed_step >= 0;
-  const std::string expected =
-      committed ? log_->job().committed_path : plan_->resume_path;
+  const std::string expected = committed ? CommittedPath() : plan_->resume_path;
   if (!verify_before_restore_) return expected;
   const bool resumes_directory = job_.checkpoint.resume == "auto";
   // A checkpoint that the user named is not exchanged for another.
@@ -346,6 +363,7 @@ void JobRunner::Do(const TellWorkersToStop&) {
 }
 
 void JobRunner::Do(const CommitStep& action) {
+  if (MustAwaitLock(action)) return;
   std::vector<std::string> entries;
   for (const auto& [rank, part] : parts_[action.step]) {
     entries.push_back(part.entry);
@@ -358,9 +376,11 @@ void JobRunner::Do(const CommitStep& action) {
       .layout = plan_->layout,
       .job_yaml = job_yaml_};
   FileSystem& files = CheckpointFiles();
-  absl::Status status = checkpoint_lock_ == nullptr
-                            ? absl::AbortedError("another job uses the folder")
-                            : checkpoint_lock_->CheckHeld();
+  absl::Status status = LockCheckpoints();
+  if (status.ok()) status = checkpoint_lock_->CheckHeld();
+  if (const absl::Status first = log_->Confirm(); !first.ok()) {
+    StepDown(std::string(first.message()));
+  }
   if (status.ok()) {
     status = CommitCheckpoint(files, CheckpointDirectory(), info, entries,
                               CheckpointsToKeep(action.step));
@@ -406,7 +426,10 @@ void JobRunner::Do(const Report& action) {
       action.worker.has_value() ? state_->RankOf(*action.worker) : std::nullopt;
   if (action.event == "training") {
     // After a restart of this process nothing began the generation.
-    if (watched_ != state_->generation()) BeginWatching();
+    if (watched_ != state_->generation()) {
+      BeginWatching();
+      FindCheckpoints().IgnoreError();  // Commits say what is amiss.
+    }
     const double now_s = output_->SecondsSinceStart();
     if (!began_training_) {
       output_->AddStartup(now_s);
@@ -480,6 +503,9 @@ void JobRunner::ReportMetricsWarnings() {
 void JobRunner::MustSucceed(absl::FunctionRef<absl::Status()> write) {
   absl::Status status = write();
   if (status.ok()) return;
+  if (absl::IsAborted(status) || absl::IsUnavailable(status)) {
+    StepDown(std::string(status.message()));  // LogCopies'.
+  }
   if (output_->FreeReserve()) {
     Alarm(status, "the space that was kept for this is used now");
     status = write();

@@ -35,6 +35,7 @@
 #include "coordinator/protocol/millrace.pb.h"
 #include "coordinator/replica_plan.h"
 #include "coordinator/resume.h"
+#include "coordinator/run_files.h"
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
 #include "coordinator/watch/run_follower.h"
@@ -49,6 +50,9 @@
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
+
+// Ends this coordinator's process at once: another one may decide now.
+[[noreturn]] void StepDown(const std::string& reason);
 
 class JobRunner {
  public:
@@ -222,6 +226,21 @@ class JobRunner {
   std::string CheckpointDirectory() const;
   // Where other hosts reach the agent's, "10.0.0.1".
   std::string AddressOfHost(int32_t agent_idx) const;
+  // The agents that keep the coordinator's log; job_succession.cc. They are
+  // chosen when all have come, before anything is decided that must not be
+  // lost, and met again by a later coordinator process.
+  absl::Status ChooseKeepers();
+  static absl::Status RejoinKeepers(const CoordinatorOptions& options,
+                                    WriteAheadLog* log);
+  // Where the coordinator may be in future.
+  void TellCoordinators(SessionId session);
+  void ReportTakeover();
+  std::string CommittedPath() const;  // On this host.
+  // An earlier coordinator may hold the folder of checkpoints until it ends.
+  // Commits then wait for it, for a while.
+  bool MustAwaitLock(const CommitStep& action);
+  void CommitAwaiting();
+  void CopyRunFiles();  // To keepers that do not see them.
   // Files by which agents find out which folders they share with this host.
   void WriteProbes() const;
   void RemoveProbes() const;
@@ -266,6 +285,18 @@ class JobRunner {
   std::unique_ptr<RunOutput> output_;
   std::unique_ptr<CheckpointLock> checkpoint_lock_;
   bool alarmed_ = false;  // That records are lost.
+  struct RunCopy {
+    SessionId session;
+    std::unique_ptr<RunFiles> files;
+  };
+  std::map<int32_t, RunCopy> run_copies_;  // By agent.
+  absl::Time copied_ = absl::InfinitePast();
+  std::vector<CommitStep> awaiting_lock_;
+  absl::Time awaited_until_ = absl::InfinitePast();
+  // Reports of steps to be acknowledged once copies have them: those since the
+  // last copies were sent, and those before.
+  std::vector<std::pair<SessionId, uint64_t>> uncopied_;
+  std::vector<std::pair<SessionId, uint64_t>> copying_;
   std::optional<JobState> state_;
   std::unique_ptr<Server> server_;
   std::thread planning_;

@@ -28,7 +28,7 @@ JobState::JobState(const JobStateOptions& options,
   CHECK(recovered.devices_by_agent.size() == agents_.size());
   for (size_t i = 0; i < agents_.size(); ++i) {
     agents_[i].num_devices = recovered.devices_by_agent[i];
-    agents_[i].takes_part = i == 0;
+    agents_[i].takes_part = static_cast<int32_t>(i) == options.own_agent;
   }
   for (WorkerIdx worker : members_) {
     CHECK(AgentOf(worker) >= 0);
@@ -56,7 +56,7 @@ void JobState::On(const AgentJoined& event) {
         absl::StrCat("has ", event.num_devices, " devices now and had ",
                      agent.num_devices, " before");
     const std::string name = NameOfAgent(event.agent_idx);
-    if (event.agent_idx == 0) {
+    if (event.agent_idx == options_.own_agent) {
       End(Verdict::kFailed, absl::StrCat(name, " ", change));
       return;
     }
@@ -67,9 +67,9 @@ void JobState::On(const AgentJoined& event) {
     return;
   }
   // A new process prepares its data first, and cannot start workers before.
-  if (!members_.empty() && agent.takes_part && event.agent_idx > 0 &&
-      !event.data_ready && phase_ != Phase::kWaitingForAgents &&
-      phase_ != Phase::kRejoining) {
+  if (!members_.empty() && agent.takes_part &&
+      event.agent_idx != options_.own_agent && !event.data_ready &&
+      phase_ != Phase::kWaitingForAgents && phase_ != Phase::kRejoining) {
     Lose(event.agent_idx, "was started again");
     return;
   }
@@ -246,7 +246,7 @@ std::string JobState::HostOf(WorkerIdx worker) const {
 
 bool JobState::HasSeveralHosts() const {
   return std::any_of(agents_.begin(), agents_.end(), [&](const Agent& agent) {
-    return agent.host != agents_[0].host;
+    return agent.host != agents_[options_.own_agent].host;
   });
 }
 
@@ -337,7 +337,8 @@ void JobState::On(const ProfileMade& event) {
 }
 
 void JobState::Regroup() {
-  for (int32_t i = 1; i < options_.num_agents; ++i) {
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    if (i == options_.own_agent) continue;
     if (agents_[i].takes_part && !IsReady(i)) {
       actions_.emplace_back(
           Report{.event = "host_lost",
@@ -359,7 +360,7 @@ void JobState::ConsiderGrowth() {
       static_cast<int32_t>(running_.size()) != NumMembers()) {
     return;
   }
-  for (int32_t i = 1; i < options_.num_agents; ++i) {
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
     if (agents_[i].takes_part || !IsReady(i)) continue;
     weighs_growth_ = true;
     actions_.emplace_back(WeighGrowth{generation_});

@@ -15,7 +15,8 @@
 // A host that is lost while the job has a plan is left out: the others plan
 // anew for the devices that remain and go on. A host that comes back is taken
 // in again once that pays: training stops with a checkpoint, all plan, and go
-// on from there. Agent 0 is the exception; without it there is no coordinator.
+// on from there. The agent of the coordinator's host is the exception; without
+// it there is no coordinator. Another host's may go on as its successor.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_
@@ -281,6 +282,12 @@ struct JobStateOptions {
   int32_t max_restarts = 100;  // Without a commit or progress in between.
   // By agent, as far as the launcher says so.
   std::vector<std::string> hosts;
+  // The agent on the coordinator's host, without which there is no coordinator.
+  int32_t own_agent = 0;
+  // The coordinator has come to this host from that agent's, which is probably
+  // lost: it has return_timeout to come back once the others are there. They
+  // look for the coordinator all the time and have host_timeout.
+  std::optional<int32_t> taken_over_from;
 };
 
 // The state that a restarted coordinator reads from its log.
@@ -405,6 +412,8 @@ class JobState {
   void FinishIfDone();
   void CheckSilence();
   void CheckAgents();
+  // The coordinator was taken over from it, and all others have come.
+  bool IsLastMissing(int32_t agent_idx) const;
   // A reason to leave the agent out of a job that has a plan; empty: none.
   std::string ReasonToLeaveOut(int32_t agent_idx) const;
   void Lose(int32_t agent_idx, const std::string& reason);

@@ -285,12 +285,26 @@ void JobState::ReportMissingAgents() {
                                .detail = absl::StrJoin(missing, ", ")});
 }
 
+bool JobState::IsLastMissing(int32_t agent_idx) const {
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    if (i != agent_idx && agents_[i].takes_part && !agents_[i].joined) {
+      return false;
+    }
+  }
+  return agent_idx == options_.taken_over_from;
+}
+
 std::string JobState::ReasonToLeaveOut(int32_t agent_idx) const {
   const Agent& agent = agents_[agent_idx];
   if (!agent.joined) {
-    if (now_ - phase_began_ <= options_.join_timeout) return "";
+    const absl::Duration limit =
+        !options_.taken_over_from.has_value() || phase_ != Phase::kRejoining
+            ? options_.join_timeout
+        : IsLastMissing(agent_idx) ? options_.return_timeout
+                                   : options_.host_timeout;
+    if (now_ - phase_began_ <= limit) return "";
     return absl::StrCat("has not come back within ",
-                        absl::FormatDuration(options_.join_timeout));
+                        absl::FormatDuration(limit));
   }
   if (now_ - agent.heard > options_.host_timeout) {
     return absl::StrCat("has been silent for ",
@@ -339,7 +353,8 @@ void JobState::Lose(int32_t agent_idx, const std::string& reason) {
 void JobState::CheckAgents() {
   // Before there is a plan, all agents that were started are wanted.
   const bool may_lose = !members_.empty() && purpose_ == Purpose::kTrain &&
-                        phase_ != Phase::kWaitingForAgents;
+                        phase_ != Phase::kWaitingForAgents &&
+                        agents_[options_.own_agent].joined;
   // Agents of a job that has a generation are there already: they come back to
   // a restarted coordinator by themselves, or never.
   const absl::Duration time_to_join =
@@ -354,7 +369,7 @@ void JobState::CheckAgents() {
       }
       continue;
     }
-    if (i > 0 && may_lose) {
+    if (i != options_.own_agent && may_lose) {
       const std::string reason = ReasonToLeaveOut(i);
       if (!reason.empty()) Lose(i, reason);
       if (phase_ == Phase::kEnded) return;

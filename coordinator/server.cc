@@ -36,6 +36,8 @@ constexpr auto kProofLimit = std::chrono::seconds(20);
 constexpr size_t kMaxStrangers = 256;
 constexpr auto kLeastProofTime = std::chrono::seconds(1);
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+// Two and more fit into what a client waits (Client).
+constexpr auto kBeat = std::chrono::seconds(1);
 
 std::string AddressOf(const tcp::endpoint& endpoint) {
   const boost::asio::ip::address address = endpoint.address();
@@ -57,7 +59,11 @@ class Server::Impl {
         acceptor_(loop_),
         timer_(loop_),
         accept_timer_(loop_),
-        flush_timer_(loop_) {}
+        flush_timer_(loop_) {
+    protocol::FromCoordinator term;
+    term.set_term(options_.term);
+    term_ = term.SerializeAsString();
+  }
 
   absl::Status Listen() {
     error_code error;
@@ -104,7 +110,7 @@ class Server::Impl {
   void Send(SessionId id, const protocol::FromCoordinator& message) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    found->second.connection->Send(message.SerializeAsString());
+    SendTo(*found->second.connection, message);
   }
 
   void CloseSession(SessionId id) {
@@ -208,14 +214,20 @@ class Server::Impl {
     }
   }
 
-  static void AnswerClock(const protocol::Heartbeat& heartbeat,
-                          const Session& session) {
+  // Messages behind each other are one message, by protobuf's encoding.
+  void SendTo(Connection& connection,
+              const protocol::FromCoordinator& message) const {
+    connection.Send(message.SerializeAsString() + term_);
+  }
+
+  void AnswerClock(const protocol::Heartbeat& heartbeat,
+                   const Session& session) {
     protocol::FromCoordinator message;
     protocol::ClockAnswer* answer = message.mutable_clock();
     answer->set_asked_ns(heartbeat.asked_ns());
     answer->set_received_ns(absl::ToUnixNanos(MonotonicNow()));
     answer->set_answered_ns(answer->received_ns());
-    session.connection->Send(message.SerializeAsString());
+    SendTo(*session.connection, message);
   }
 
   void Refuse(SessionId id, absl::string_view reason) {
@@ -251,17 +263,32 @@ class Server::Impl {
     if (was_peer) options_.on_closed(id);
   }
 
+  // Peers look for another coordinator when they hear nothing.
+  void Beat() {
+    const auto now = std::chrono::steady_clock::now();
+    if (options_.term == 0 || now - beat_ < kBeat) return;
+    beat_ = now;
+    protocol::FromCoordinator message;
+    message.mutable_acknowledge();
+    for (const auto& [id, session] : sessions_) {
+      if (session.greeted) SendTo(*session.connection, message);
+    }
+  }
+
   void Tick() {
     timer_.expires_after(absl::ToChronoMilliseconds(options_.tick_interval));
     timer_.async_wait([this](const error_code& error) {
       if (error || stopping_) return;
       CloseStrangers();
+      Beat();
       options_.on_tick();
       if (!stopping_) Tick();
     });
   }
 
   ServerOptions options_;
+  std::string term_;  // As the end of a message.
+  std::chrono::steady_clock::time_point beat_;
   boost::asio::ssl::context tls_;
   boost::asio::io_context loop_;
   tcp::acceptor acceptor_;

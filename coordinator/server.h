@@ -29,6 +29,9 @@ struct SessionRoute {
 struct ServerOptions {
   int listen_fd;  // A listening TCP socket; taken over.
   std::string secret;
+  // Of this coordinator, told with every message, and each second that there is
+  // none; 0: terms are not counted.
+  int64_t term = 0;
   // The first message of a session is its Hello; that its peer knows the secret
   // is already proven.
   std::function<void(SessionId, const protocol::ToCoordinator&)> on_message;

@@ -2,13 +2,11 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/status_macros.h"
@@ -18,21 +16,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kChecksumDigits = 16;
-
-std::string Checksum(const std::string& record) {
-  return absl::StrFormat("%016x", XXH3_64bits(record.data(), record.size()));
-}
-
 absl::Status SystemError(const std::string& what, const std::string& path) {
   return absl::InternalError(
       absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
-}
-
-bool IsWhole(const std::string& line) {
-  return line.size() > kChecksumDigits + 1 && line[kChecksumDigits] == ' ' &&
-         line.substr(0, kChecksumDigits) ==
-             Checksum(line.substr(kChecksumDigits + 1));
 }
 
 }  // namespace
@@ -51,12 +37,13 @@ absl::StatusOr<std::unique_ptr<WriteAheadLog>> WriteAheadLog::Open(
     const size_t end = content.find('\n', begin);
     const std::string line = content.substr(begin, end - begin);
     const bool is_last = end == std::string::npos || end + 1 == content.size();
-    if (end == std::string::npos || !IsWhole(line)) {
+    const absl::StatusOr<std::string> record = RecordOfLine(line);
+    if (end == std::string::npos || !record.ok()) {
       if (is_last) break;  // Torn; cut off below.
       return absl::DataLossError(
           absl::StrCat(path, ":", line_number, ": damaged record"));
     }
-    RETURN_IF_ERROR(log->Apply(line.substr(kChecksumDigits + 1)));
+    RETURN_IF_ERROR(log->Apply(*record));
     begin = end + 1;
   }
   if (ftruncate(fd, static_cast<off_t>(begin)) != 0 ||
@@ -91,6 +78,10 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
       for (int64_t step = json.at("first"); step <= last; ++step) {
         job_.left_out_steps.insert(step);
       }
+    } else if (kind == "profile") {
+      job_.profile_yaml = json.at("profile");
+    } else if (kind == "keepers") {
+      ASSIGN_OR_RETURN(job_.keepers, KeepersIn({record}));
     } else if (kind == "ended") {
       job_.ended = true;
       job_.exit_code = json.at("exit_code");
@@ -103,11 +94,12 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
     return absl::DataLossError(
         absl::StrCat(path_, ": record ", record, ": ", error.what()));
   }
+  records_.push_back(record);
   return absl::OkStatus();
 }
 
 absl::Status WriteAheadLog::Append(const std::string& record) {
-  const std::string line = absl::StrCat(Checksum(record), " ", record, "\n");
+  const std::string line = LogLine(record);
   size_t written = 0;
   while (written < line.size()) {
     const ssize_t count =
@@ -126,7 +118,20 @@ absl::Status WriteAheadLog::Append(const std::string& record) {
     written += static_cast<size_t>(count);
   }
   if (fdatasync(fd_) != 0) return SystemError("cannot make durable", path_);
-  return Apply(record);
+  RETURN_IF_ERROR(Apply(record));
+  return copies_ == nullptr ? absl::OkStatus() : copies_->Append(record);
+}
+
+absl::Status WriteAheadLog::KeepCopies(std::unique_ptr<LogCopies> copies,
+                                       const std::vector<Keeper>& keepers) {
+  // The copies have this record already.
+  if (job_.keepers != keepers) RETURN_IF_ERROR(Append(KeepersRecord(keepers)));
+  copies_ = std::move(copies);
+  return absl::OkStatus();
+}
+
+absl::Status WriteAheadLog::Confirm() {
+  return copies_ == nullptr ? absl::OkStatus() : copies_->Confirm();
 }
 
 absl::Status WriteAheadLog::Started(double unix_s) {
@@ -138,6 +143,10 @@ absl::Status WriteAheadLog::GenerationRaised(Generation generation) {
 }
 absl::Status WriteAheadLog::PlanChosen(const std::string& plan_json) {
   return Append(JsonText(Json{{"record", "plan"}, {"plan", plan_json}}));
+}
+absl::Status WriteAheadLog::ProfileChosen(const std::string& profile_yaml) {
+  return Append(
+      JsonText(Json{{"record", "profile"}, {"profile", profile_yaml}}));
 }
 absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
                                                 const std::string& path) {

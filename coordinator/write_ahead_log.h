@@ -13,10 +13,13 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
+#include "coordinator/succession/keepers.h"
+#include "coordinator/succession/log_copies.h"
 
 namespace millrace {
 
@@ -28,6 +31,9 @@ struct LoggedJob {
   int64_t committed_step = -1;
   std::string committed_path;
   std::set<int64_t> left_out_steps;  // Their batches are not trained.
+  std::vector<Keeper> keepers;       // None: this log has no copies.
+  // With keepers: profile.yaml, for a host that has not the run directory.
+  std::string profile_yaml;
   bool ended = false;
   int exit_code = 0;  // If it ended.
   std::string end_message;
@@ -42,10 +48,23 @@ class WriteAheadLog {
 
   const LoggedJob& job() const { return job_; }
 
-  // A record is durable when its function returns.
+  const std::vector<std::string>& records() const { return records_; }
+
+  // Writes the keepers down, where they are new, and from then on records count
+  // only once a majority of them has them. `copies` has made that so for all
+  // records up to now, and for the keepers' own.
+  absl::Status KeepCopies(std::unique_ptr<LogCopies> copies,
+                          const std::vector<Keeper>& keepers);
+  // OK if no later coordinator has taken over, by a majority of the keepers;
+  // also where there are none. Errors are LogCopies'.
+  absl::Status Confirm();
+
+  // A record is durable when its function returns, and counts. Errors are
+  // Internal where this host's disk does not take it, and else LogCopies'.
   absl::Status Started(double unix_s);
   absl::Status GenerationRaised(Generation generation);
   absl::Status PlanChosen(const std::string& plan_json);
+  absl::Status ProfileChosen(const std::string& profile_yaml);
   absl::Status CheckpointCommitted(int64_t step, const std::string& path);
   absl::Status StepsLeftOut(int64_t first, int64_t last);
   absl::Status Ended(int exit_code, const std::string& message);
@@ -58,6 +77,8 @@ class WriteAheadLog {
   const int fd_;
   const std::string path_;
   LoggedJob job_;
+  std::vector<std::string> records_;
+  std::unique_ptr<LogCopies> copies_;  // Null: there are none.
 };
 
 }  // namespace millrace

@@ -39,6 +39,12 @@ void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
   command->add_option("--agents", options->num_agents)
       ->required()
       ->check(CLI::PositiveNumber);
+  command->add_option("--run", options->run);
+  command->add_option("--own-agent", options->own_agent)
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--term", options->term)->check(CLI::NonNegativeNumber);
+  command->add_option("--taken-over-from", options->taken_over_from)
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--host", options->hosts);
   command->add_option("--join-seconds", options->join_seconds)
       ->check(CLI::PositiveNumber);

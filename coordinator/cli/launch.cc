@@ -80,6 +80,19 @@ HostShare ShareOf(const AgentPlace& place) {
           .agent_idx = place.IndexOnThisHost()};
 }
 
+absl::Status CheckKeepers(const LaunchOptions& options, const JobSpec& job,
+                          int32_t num_agents) {
+  const int32_t num_keepers = job.fault.coordinator_replicas;
+  if (num_keepers <= num_agents || options.profile_only) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.job_file, ": fault.coordinator_replicas is ", num_keepers,
+      ", and the job has ", num_agents, num_agents == 1 ? " agent" : " agents",
+      "; start one on each of at least ", num_keepers,
+      " hosts, or set it to 0"));
+}
+
 // Everything that agent 0 creates before the others can join.
 struct Opening {
   JobSpec job;
@@ -91,6 +104,7 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
                              const AgentPlace& place, int32_t port) {
   JobSpec job;
   ASSIGN_OR_RETURN(job, ReadJob(options));
+  RETURN_IF_ERROR(CheckKeepers(options, job, place.num_agents));
   AgentDevices devices;
   ASSIGN_OR_RETURN(devices, FindDevices(job.resources, ShareOf(place)));
   absl::StatusOr<Listener> made = ListenForAgents(job.network, place, port);

@@ -196,6 +196,13 @@ void FileServer::Serve(const std::string& name, const std::string& path,
                        bool writable) {
   impl_->served().Serve(name, path, writable);
 }
+void FileServer::KeepLog(
+    std::function<protocol::KeepAnswer(const protocol::KeepRequest&)> keep) {
+  impl_->served().KeepLog(std::move(keep));
+}
+void FileServer::RefuseTermsBelow(int64_t term) {
+  impl_->served().RefuseTermsBelow(term);
+}
 int32_t FileServer::port() const { return impl_->port(); }
 
 }  // namespace millrace

@@ -6,10 +6,12 @@
 #define MILLRACE_COORDINATOR_FILES_FILE_SERVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "coordinator/files/files.pb.h"
 
 namespace millrace {
 
@@ -29,6 +31,14 @@ class FileServer {
   // its ends; below a folder's, names are those of what it holds. Others may
   // change what is `writable`. Takes the place of an earlier path.
   void Serve(const std::string& name, const std::string& path, bool writable);
+
+  // From now on `keep` answers who asks for the coordinator's log, on threads
+  // of the server.
+  void KeepLog(
+      std::function<protocol::KeepAnswer(const protocol::KeepRequest&)> keep);
+  // Once this returns, coordinators of earlier terms rename and remove nothing
+  // here any more.
+  void RefuseTermsBelow(int64_t term);
 
   // Where it listens.
   int32_t port() const;

@@ -32,9 +32,6 @@ using protocol::FileCall;
 using protocol::FileRequest;
 
 constexpr absl::Duration kConnectLimit = absl::Seconds(5);
-// A host that is gone without a farewell is noticed after this long; disks are
-// asked for a few megabytes at a time.
-constexpr absl::Duration kAnswerLimit = absl::Seconds(20);
 // A part that becomes durable may be gigabytes that the disk still writes.
 constexpr absl::Duration kSyncLimit = absl::Minutes(10);
 constexpr absl::Duration kRetryPause = absl::Milliseconds(200);
@@ -74,6 +71,7 @@ class RemoteFiles::Link {
     request.set_call(call);
     ASSIGN_OR_RETURN(const std::string name, NameOf(path));
     request.set_name(name);
+    request.set_term(options_.term);
     return request;
   }
 
@@ -123,7 +121,7 @@ class RemoteFiles::Link {
     connection_->Send(request.SerializeAsString());
     const bool syncs = request.call() == protocol::FILE_CALL_SYNC;
     RETURN_IF_ERROR(RunUntil([this] { return answer_.has_value(); },
-                             syncs ? kSyncLimit : kAnswerLimit,
+                             syncs ? kSyncLimit : options_.answer_limit,
                              "it does not answer"));
     FileAnswer answer;
     if (!answer.ParseFromString(*answer_)) {
@@ -177,8 +175,9 @@ class RemoteFiles::Link {
     socket.async_connect(endpoint,
                          [&](const error_code& result) { connected = result; });
     closed_.reset();
-    const absl::Status reached = RunUntil([&] { return connected.has_value(); },
-                                          kConnectLimit, "no connection");
+    const absl::Duration limit = std::min(kConnectLimit, options_.answer_limit);
+    const absl::Status reached =
+        RunUntil([&] { return connected.has_value(); }, limit, "no connection");
     if (!reached.ok()) {
       error_code ignored;
       socket.close(ignored);
@@ -200,7 +199,7 @@ class RemoteFiles::Link {
              [this](std::string payload) { answer_ = std::move(payload); },
          .on_closed = [this](absl::Status reason) { OnClosed(reason); }});
     const absl::Status shaken =
-        RunUntil([&] { return proven; }, kConnectLimit, "no proof");
+        RunUntil([&] { return proven; }, limit, "no proof");
     // on_proven has run, or never will.
     return shaken;
   }
@@ -316,6 +315,15 @@ absl::StatusOr<std::unique_ptr<RemoteFiles>> RemoteFiles::Create(
 RemoteFiles::RemoteFiles(std::shared_ptr<Link> link) : link_(std::move(link)) {}
 RemoteFiles::~RemoteFiles() = default;
 void RemoteFiles::Abort() { link_->Abort(); }
+
+absl::StatusOr<protocol::KeepAnswer> RemoteFiles::Keep(
+    const protocol::KeepRequest& request) {
+  FileRequest call;
+  call.set_call(protocol::FILE_CALL_KEEP);
+  *call.mutable_keep() = request;
+  ASSIGN_OR_RETURN(const FileAnswer answer, link_->Ask(call));
+  return answer.keep();
+}
 
 absl::StatusOr<std::unique_ptr<WritableFile>> RemoteFiles::Create(
     const std::string& path) {

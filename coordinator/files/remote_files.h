@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/files/files.pb.h"
 #include "fault/file_system.h"
 
 namespace millrace {
@@ -31,6 +32,11 @@ struct RemoteFilesOptions {
   // A reader connects again, and asks again, this long after the connection
   // broke. Files that are being written fail at once.
   absl::Duration retry = absl::ZeroDuration();
+  // A host that is gone without a farewell is noticed after this long; disks
+  // are asked for a few megabytes at a time.
+  absl::Duration answer_limit = absl::Seconds(20);
+  // The term of the coordinator that asks (files.proto); 0: none does.
+  int64_t term = 0;
 };
 
 // Connects when it is first used. Thread-safe; one call at a time. Errors begin
@@ -44,6 +50,10 @@ class RemoteFiles : public FileSystem {
   static absl::StatusOr<std::unique_ptr<RemoteFiles>> Create(
       RemoteFilesOptions options);
   ~RemoteFiles() override;
+
+  // Asks the keeper of the coordinator's log there, which is no file.
+  absl::StatusOr<protocol::KeepAnswer> Keep(
+      const protocol::KeepRequest& request);
 
   // Ends the call under way, and all later ones. Returns at once.
   void Abort();

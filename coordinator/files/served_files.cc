@@ -1,5 +1,6 @@
 #include "coordinator/files/served_files.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,39 @@ absl::StatusOr<std::string> ServedFiles::PathOf(const std::string& name,
   }
 }
 
+void ServedFiles::KeepLog(KeepCall keep) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  keep_ = std::move(keep);
+}
+
+absl::StatusOr<protocol::KeepAnswer> ServedFiles::Keep(
+    const protocol::KeepRequest& request) const {
+  KeepCall keep;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    keep = keep_;
+  }
+  if (keep == nullptr) {
+    return absl::UnimplementedError("this host keeps no coordinator's log");
+  }
+  return keep(request);
+}
+
+void ServedFiles::RefuseTermsBelow(int64_t term) {
+  std::lock_guard<std::shared_mutex> lock(term_mutex_);
+  least_term_ = std::max(least_term_, term);
+}
+
+absl::StatusOr<std::shared_lock<std::shared_mutex>> ServedFiles::AllowTerm(
+    int64_t term) const {
+  std::shared_lock<std::shared_mutex> lock(term_mutex_);
+  if (term == 0 || term >= least_term_) return lock;
+  return absl::AbortedError(
+      absl::StrCat("the coordinator of term ", term,
+                   " changes nothing here any more: that of term ", least_term_,
+                   " has taken its place"));
+}
+
 FileAnswer FileCalls::Answer(const FileRequest& request) {
   FileAnswer answer;
   const absl::Status status = Do(request, &answer);
@@ -86,6 +120,15 @@ FileAnswer FileCalls::Answer(const FileRequest& request) {
 
 absl::Status FileCalls::Do(const FileRequest& request, FileAnswer* answer) {
   const protocol::FileCall call = request.call();
+  if (call == protocol::FILE_CALL_KEEP) {
+    ASSIGN_OR_RETURN(*answer->mutable_keep(), served_.Keep(request.keep()));
+    return absl::OkStatus();
+  }
+  std::shared_lock<std::shared_mutex> allowed;
+  if (call == protocol::FILE_CALL_RENAME ||
+      call == protocol::FILE_CALL_REMOVE) {
+    ASSIGN_OR_RETURN(allowed, served_.AllowTerm(request.term()));
+  }
   ASSIGN_OR_RETURN(const std::string path,
                    served_.PathOf(request.name(), Changes(call)));
   switch (call) {

@@ -4,9 +4,11 @@
 #ifndef MILLRACE_COORDINATOR_FILES_SERVED_FILES_H_
 #define MILLRACE_COORDINATOR_FILES_SERVED_FILES_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -27,6 +29,21 @@ class ServedFiles {
   absl::StatusOr<std::string> PathOf(const std::string& name,
                                      bool changes) const;
 
+  using KeepCall =
+      std::function<protocol::KeepAnswer(const protocol::KeepRequest&)>;
+  // Who keeps the coordinator's log on this host. Nobody does before.
+  void KeepLog(KeepCall keep);
+  // Unimplemented where nobody does.
+  absl::StatusOr<protocol::KeepAnswer> Keep(
+      const protocol::KeepRequest& request) const;
+
+  // Coordinators of earlier terms change nothing any more once this returns.
+  void RefuseTermsBelow(int64_t term);
+  // While the lock that it returns is held, the coordinator of that term may
+  // rename and remove. Aborted if there is a later one.
+  absl::StatusOr<std::shared_lock<std::shared_mutex>> AllowTerm(
+      int64_t term) const;
+
  private:
   struct Entry {
     std::string path;
@@ -34,6 +51,9 @@ class ServedFiles {
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;  // By name.
+  KeepCall keep_;
+  mutable std::shared_mutex term_mutex_;
+  int64_t least_term_ = 0;
 };
 
 // The calls of one connection, one after the other.

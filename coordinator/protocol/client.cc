@@ -50,6 +50,8 @@ constexpr auto kProofLimit = std::chrono::seconds(60);
 // drift some microseconds a second.
 constexpr int64_t kClockExchanges = 8;
 constexpr int64_t kClockInterval = 10;
+// A coordinator that may be elsewhere later says something each second.
+constexpr absl::Duration kSilenceLimit = absl::Milliseconds(2500);
 
 absl::StatusOr<tcp::endpoint> ParseAddress(absl::string_view text) {
   absl::string_view host = text;
@@ -69,6 +71,17 @@ absl::StatusOr<tcp::endpoint> ParseAddress(absl::string_view text) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text, "' is not an address like 10.0.0.1:4711 or [fd00::1]:4711"));
+}
+
+absl::StatusOr<std::vector<tcp::endpoint>> ParseAddresses(
+    const std::string& addresses) {
+  std::vector<tcp::endpoint> endpoints;
+  for (const absl::string_view text : absl::StrSplit(addresses, ',')) {
+    absl::StatusOr<tcp::endpoint> endpoint = ParseAddress(text);
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints.push_back(*std::move(endpoint));
+  }
+  return endpoints;
 }
 
 std::string ToText(const tcp::endpoint& endpoint) {
@@ -148,6 +161,12 @@ class Client::Impl {
     });
   }
 
+  void SetEndpoints(std::vector<tcp::endpoint> endpoints) {
+    boost::asio::post(loop_, [this, endpoints = std::move(endpoints)] {
+      next_endpoints_ = endpoints;
+    });
+  }
+
   absl::StatusOr<std::optional<protocol::FromCoordinator>> Receive(
       absl::Duration timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -200,6 +219,9 @@ class Client::Impl {
   void Connect() {
     if (leaving_) return;
     tries_.clear();
+    if (!next_endpoints_.empty()) {
+      endpoints_ = std::exchange(next_endpoints_, {});
+    }
     TryNext();
   }
 
@@ -324,6 +346,8 @@ class Client::Impl {
          .on_closed = [this](absl::Status) { OnClosed(); }});
     protocol::ToCoordinator first;
     *first.mutable_hello() = options_.make_hello();
+    first.mutable_hello()->set_term(term_);
+    heard_ = MonotonicNow();
     connection_->Send(first.SerializeAsString());
     for (const auto& [sequence, message] : unacknowledged_) {
       connection_->Send(message.SerializeAsString());
@@ -342,11 +366,17 @@ class Client::Impl {
   }
 
   void OnMessage(const std::string& payload) {
+    heard_ = MonotonicNow();
     protocol::FromCoordinator message;
     if (!message.ParseFromString(payload)) {
       connection_->Close(absl::DataLossError("not a message of the protocol"));
       return;
     }
+    if (message.term() < term_) {
+      connection_->Close(absl::CancelledError("a later coordinator is known"));
+      return;
+    }
+    term_ = message.term();
     // Only an answer counts as presence: a listening socket accepts
     // connections while the coordinator behind it is being restarted.
     greeted_ = true;
@@ -370,6 +400,7 @@ class Client::Impl {
         absl::ToChronoMilliseconds(options_.heartbeat_interval));
     heartbeat_timer_.async_wait([this](const error_code& error) {
       if (error || leaving_) return;
+      CloseIfSilent();
       if (connection_ != nullptr) {
         protocol::ToCoordinator message;
         message.mutable_heartbeat();
@@ -381,6 +412,17 @@ class Client::Impl {
       }
       Heartbeat();
     });
+  }
+
+  // A host that is cut off ends no connection.
+  void CloseIfSilent() {
+    if (connection_ == nullptr || term_ == 0 ||
+        MonotonicNow() - heard_ <= kSilenceLimit) {
+      return;
+    }
+    // A copy: closing forgets it.
+    const std::shared_ptr<Connection> connection = connection_;
+    connection->Close(absl::UnavailableError("the coordinator is silent"));
   }
 
   int64_t ClockNow() const { return absl::ToUnixNanos(options_.clock()); }
@@ -414,7 +456,7 @@ class Client::Impl {
   }
 
   const ClientOptions options_;
-  const std::vector<tcp::endpoint> endpoints_;
+  std::vector<tcp::endpoint> endpoints_;
   boost::asio::ssl::context tls_;
 
   // The event loop of the client's thread.
@@ -429,6 +471,9 @@ class Client::Impl {
   std::map<uint64_t, protocol::ToCoordinator> unacknowledged_;
   uint64_t last_sequence_ = 0;
   int64_t num_heartbeats_ = 0;
+  std::vector<tcp::endpoint> next_endpoints_;  // For the next Connect().
+  int64_t term_ = 0;                           // The latest coordinator's.
+  absl::Time heard_;                           // Of it, on this connection.
   bool greeted_ = false;
   bool leaving_ = false;
   std::function<void()> on_left_;
@@ -447,12 +492,8 @@ class Client::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
-  std::vector<tcp::endpoint> endpoints;
-  for (const absl::string_view text : absl::StrSplit(options.address, ',')) {
-    absl::StatusOr<tcp::endpoint> endpoint = ParseAddress(text);
-    if (!endpoint.ok()) return endpoint.status();
-    endpoints.push_back(*std::move(endpoint));
-  }
+  ASSIGN_OR_RETURN(std::vector<tcp::endpoint> endpoints,
+                   ParseAddresses(options.address));
   ASSIGN_OR_RETURN(TlsContext tls,
                    MakeTlsContext(TlsEnd::kPeer, options.secret));
   // Asio throws where file descriptors run out, std::thread where threads do.
@@ -473,6 +514,12 @@ void Client::SendReliably(protocol::ToCoordinator message) {
 }
 void Client::Send(protocol::ToCoordinator message) {
   impl_->Send(std::move(message));
+}
+absl::Status Client::SetAddress(const std::string& address) {
+  ASSIGN_OR_RETURN(std::vector<tcp::endpoint> endpoints,
+                   ParseAddresses(address));
+  impl_->SetEndpoints(std::move(endpoints));
+  return absl::OkStatus();
 }
 void Client::DropOlderThan(int64_t generation) {
   impl_->DropOlderThan(generation);

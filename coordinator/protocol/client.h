@@ -1,6 +1,8 @@
 // The agents' and workers' end of the protocol: a thread of its own keeps the
 // connection to the coordinator, sends heartbeats, reconnects when the
-// coordinator was restarted, and sends again what was not acknowledged.
+// coordinator was restarted, and sends again what was not acknowledged. Where
+// coordinators have terms, it hangs up on one of an earlier term than it knows,
+// and on one that is silent for some seconds: another one may be elsewhere.
 
 #ifndef MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_
 #define MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_
@@ -21,8 +23,8 @@
 namespace millrace {
 
 struct ClientOptions {
-  // "10.0.0.1:4711", or several of one coordinator, of which the first that
-  // answers and proves to know the secret is taken:
+  // "10.0.0.1:4711", or several of one coordinator or where it may be, of which
+  // the first that answers and proves to know the secret is taken:
   // "10.0.0.1:4711,[fd00::1]:4711".
   std::string address;
   std::string secret;
@@ -53,6 +55,9 @@ class Client {
   void SendReliably(protocol::ToCoordinator message);
   // Lost if there is no connection now.
   void Send(protocol::ToCoordinator message);
+  // The next connection goes to one of these, as in ClientOptions; a connection
+  // that is there stays. InvalidArgument for an address that is not one.
+  absl::Status SetAddress(const std::string& address);
   // Forgets what is not acknowledged of generations below `generation`; 0
   // messages, which belong to none, stay.
   void DropOlderThan(int64_t generation);

@@ -14,6 +14,9 @@ inline constexpr int kRefusedExitCode = 2;
 // the step at which it stopped. EX_TEMPFAIL of sysexits.h, and what
 // administrators of Slurm give as RequeueExit.
 inline constexpr int kRequeueExitCode = 75;
+// Not of a job, but of a coordinator's process that gives its place to that of
+// another agent (coordinator/succession).
+inline constexpr int kSteppedDownExitCode = 76;
 
 }  // namespace millrace
 

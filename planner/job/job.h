@@ -146,6 +146,9 @@ struct FaultSpec {
   int64_t host_timeout_ms = 10000;  // The job goes on without a silent host.
   // Hosts that come back: "auto" (if it pays), "always" or "never".
   std::string take_in_hosts = "auto";
+  // Agents that keep the coordinator's log, so that another of them takes its
+  // place when its host is lost: 0 (agent 0's process alone) or at least 3.
+  int32_t coordinator_replicas = 0;
   int32_t max_restarts = 100;            // Without a checkpoint in between.
   std::string on_slow_rank = "warn";     // Or "replace".
   std::string on_bad_gradient = "skip";  // The step; or "stop".

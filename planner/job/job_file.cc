@@ -305,6 +305,13 @@ class JobReader {
                          job_.fault.heartbeat_interval_ms, ", found ",
                          job_.fault.heartbeat_timeout_ms));
     }
+    const int32_t keepers = job_.fault.coordinator_replicas;
+    if (keepers == 1 || keepers == 2) {
+      Error(LineOf("fault.coordinator_replicas"), "fault.coordinator_replicas",
+            absl::StrCat("expected 0 or at least 3, found ", keepers,
+                         ": a majority of ", keepers, " is ", keepers,
+                         ", so none of them might be lost"));
+    }
     const std::string& precision = job_.training.precision;
     const PrecisionRecipe* recipe = FindRecipe(precision, Backend::kCpu);
     if (!job_.resources.uses_cuda() &&

@@ -462,6 +462,10 @@ const JobKey kJobKeys[] = {
      .doc = "Whether a host that comes back is taken in, after a checkpoint: "
             "auto, if the steps that are left gain more than the change costs.",
      .choices = "auto|always|never"},
+    {KEY(fault.coordinator_replicas),
+     .doc = "Agents that keep the coordinator's log, so that it survives the "
+            "loss of one of 3 hosts, or two of 5 (docs/cluster.md); 0: none.",
+     .range = {0, 99}},
     {KEY(fault.replica_interval_steps),
      .doc = "Steps between copies of the training state in host memory, of "
             "which a partner on another host keeps one, so that a recovery "

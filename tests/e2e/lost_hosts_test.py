@@ -3,8 +3,10 @@
     lost_hosts_test.py MILLRACE [TEST]...
 """
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,11 @@ MILLRACE = ""
 # By its name, agents may come by IPv4 and IPv6, which do not mix.
 FIRST = "10.77.0.1:4711"
 NUM_HOSTS = 4
+
+
+def records_on(hosts, number, file):
+    with open(f"{run_folder(hosts, number)}/{file}") as lines:
+        return [json.loads(line) for line in lines]
 
 
 class LostHostsTest(unittest.TestCase):
@@ -82,13 +89,18 @@ class LostHostsTest(unittest.TestCase):
         """Losses by step; a step that was trained again counts by its last time."""
         return {line["step"]: line["loss"] for line in self.records("metrics.jsonl")}
 
-    def kill_host(self, number):
-        """Ends all of Millrace's processes on a host at once, as a power cut does."""
+    def kill_host(self, number, word=b""):
+        """Ends all of Millrace's processes on a host at once, as a power cut does.
+
+        With `word` only those that have it among the words of their command."""
         own = os.stat(f"/proc/{self.hosts.pid_of(number)}/ns/net").st_ino
         for name in os.listdir("/proc"):
             try:
                 if (name.isdigit() and os.stat(f"/proc/{name}/ns/net").st_ino == own and
                         os.readlink(f"/proc/{name}/exe") == os.path.realpath(MILLRACE)):
+                    with open(f"/proc/{name}/cmdline", "rb") as words:
+                        if word and word not in words.read().split(b"\0"):
+                            continue
                     os.kill(int(name), signal.SIGKILL)
             except OSError:
                 pass  # It has ended.
@@ -194,6 +206,106 @@ class LostHostsTest(unittest.TestCase):
         self.assertIn("/checkpoints/step-", detail)
         self.assertLess(again, 40)
         self.assertEqual(sorted(self.curve()), list(range(1, 121)))
+
+    def host_of_coordinator(self):
+        """The host whose records say that the coordinator has come to it; 0: none yet."""
+        for number in self.numbers[1:]:
+            try:
+                folder = run_folder(self.hosts, number)
+                with open(folder + "/events.jsonl") as lines:
+                    if any('"coordinator_moved"' in line for line in lines):
+                        return number
+            except (OSError, ValueError):
+                pass  # Not there yet.
+        return 0
+
+    def lose_the_coordinator(self, undisturbed, first, others, lose, ends):
+        """Returns the host that goes on; its losses are those of the undisturbed job."""
+        self.wait_until("steps", lambda: self.step() > 45)
+        generation = self.records("metrics.jsonl")[-1]["generation"]
+        lose()
+        lost = time.monotonic()
+        self.wait_until("another coordinator", self.host_of_coordinator)
+        taken_over = time.monotonic()
+        number = self.host_of_coordinator()
+        self.wait_until("training", lambda: records_on(self.hosts, number, "metrics.jsonl")[-1]
+                        ["generation"] > generation)
+        print(f"loss of the coordinator's host to another coordinator: {taken_over - lost:.2f} s,"
+              f" to the next step: {time.monotonic() - lost:.2f} s")
+        output = {other: self.end(others[other]) for other in ends}
+        self.assertIn("report: ", output[number])
+        curve = {line["step"]: line["loss"]
+                 for line in records_on(self.hosts, number, "metrics.jsonl")}
+        self.assertEqual(sorted(curve), list(range(1, len(undisturbed) + 1)))
+        for step, loss in curve.items():
+            self.assertLess(abs(loss - undisturbed[step]), 2e-5 * undisturbed[step], step)
+        with open(run_folder(self.hosts, number) + "/result.json") as file:
+            result = json.load(file)
+        self.assertEqual((result["status"], result["steps"]), ("finished", len(undisturbed)))
+        return number
+
+    # Goal: the host that has the coordinator may end too. Another one goes on with its log and
+    # its records, no committed step is lost, and the job ends well. Method: kill everything on
+    # host 1 of four, with checkpoints in a shared folder and on the hosts' own disks.
+    def test_goes_on_without_the_coordinators_host(self):
+        job = self.write_job(steps=160, fault=", coordinator_replicas: 3")
+        first, others = self.start(job)
+        self.end(first)
+        for process in others.values():
+            self.end(process)
+        undisturbed = self.curve()
+        shared = self.hosts.folder + "/checkpoints"
+        for directory in (shared, self.hosts.private + "/checkpoints"):
+            shutil.rmtree(shared, ignore_errors=True)
+            old_folder = run_folder(self.hosts)
+            time.sleep(1.1)  # Run folders are named by the second.
+            with open(self.hosts.folder_of(1) + "/job.yaml") as file:
+                text = file.read()
+            with open(self.hosts.folder_of(1) + "/job.yaml", "w") as file:
+                file.write(text.replace(shared, directory))
+            first, others = self.start(job)
+            self.wait_until("a new run", lambda: run_folder(self.hosts) != old_folder)
+            self.lose_the_coordinator(undisturbed, first, others,
+                                      lambda: self.kill_host(1), ends=(2, 3, 4))
+            self.assertEqual(first.wait(), -signal.SIGKILL)
+
+    # Goal: a coordinator that dies is started again on its own host, at once and without the
+    # loss of a step, also where others might have it. Method: kill that process alone.
+    def test_starts_a_coordinator_again_where_it_was(self):
+        job = self.write_job(steps=300, fault=", coordinator_replicas: 3")
+        first, others = self.start(job)
+        self.wait_until("steps", lambda: self.step() > 45)
+        self.kill_host(1, b"coordinator")
+        self.wait_until("a coordinator", lambda: len(self.events("started")) == 2)
+        for process in (first, *others.values()):
+            self.end(process)
+        self.assertEqual(self.host_of_coordinator(), 0)
+        self.assertEqual([event["event"] for event in self.records("events.jsonl")
+                          if event["event"] in ("host_lost", "worker_died")], [])
+        self.assertEqual(sorted(self.curve()), list(range(1, 301)))
+
+    # Goal: a job whose coordinator's host is cut off goes on elsewhere, and the coordinator that
+    # was cut off gives up by itself and commits nothing any more. Method: cut host 1 off, let
+    # the others train to the end, and see what processes of host 1 say and left.
+    def test_goes_on_without_a_coordinator_that_is_cut_off(self):
+        job = self.write_job(steps=160, fault=", coordinator_replicas: 3")
+        first, others = self.start(job)
+        self.end(first)
+        for process in others.values():
+            self.end(process)
+        undisturbed = self.curve()
+        old_folder = run_folder(self.hosts)
+        shutil.rmtree(self.hosts.folder + "/checkpoints")
+        time.sleep(1.1)  # Run folders are named by the second.
+        first, others = self.start(job)
+        self.wait_until("a new run", lambda: run_folder(self.hosts) != old_folder)
+        self.lose_the_coordinator(
+            undisturbed, first, others,
+            lambda: self.hosts.run(1, ["ip", "link", "set", "eth0", "down"], check=True),
+            ends=(2, 3, 4))
+        self.end(first, exit_code=1)
+        with open(run_folder(self.hosts) + "/logs/coordinator.log") as log:
+            self.assertIn("this process ends", log.read())
 
     # Goal: a host whose network is cut is left out, and taken in again when it is back, after a
     # checkpoint, so that no step is trained twice then; its processes of before, which still

@@ -45,6 +45,9 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_coordinator_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
   }
+  for (int32_t i = 0; i < options.num_takeovers; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { LoseCoordinatorHost(); });
+  }
   for (int32_t i = 0; i < options.num_host_losses; ++i) {
     At(Random(kTrainingS, kFaultWindowS), [this] { LoseRandomHost(); });
   }
@@ -96,7 +99,9 @@ void Cluster::StartCoordinator() {
                                        .join_timeout = absl::Seconds(20),
                                        .host_timeout = absl::Seconds(2),
                                        .return_timeout = absl::Seconds(1),
-                                       .max_restarts = options_.max_restarts},
+                                       .max_restarts = options_.max_restarts,
+                                       .own_agent = own_agent_,
+                                       .taken_over_from = taken_over_from_},
                        log_, now_);
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     At(Random(0, 0.3), [this, i] { JoinAgent(i); });
@@ -360,53 +365,6 @@ int32_t Cluster::num_sizes() const {
   std::set<int32_t> sizes;
   for (const auto& [generation, size] : generation_sizes_) sizes.insert(size);
   return static_cast<int32_t>(sizes.size());
-}
-
-void Cluster::LoseRandomHost() {
-  if (options_.num_agents < 2) return;
-  const auto agent_idx =
-      static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
-  if (!hosts_[agent_idx].alive) return;
-  hosts_[agent_idx] = {.alive = false};
-  ++num_absences_;
-  for (int32_t i = 0; i < options_.devices_per_agent; ++i) {
-    memory_.erase(WorkerIdx{agent_idx * options_.devices_per_agent + i});
-  }
-  for (SimulatedWorker& worker : workers_) {
-    if (worker.agent_idx == agent_idx) worker.alive = false;
-  }
-  Post(AgentDisconnected{agent_idx});
-  ReturnHost(agent_idx);
-}
-
-void Cluster::CutRandomHost() {
-  if (options_.num_agents < 2) return;
-  const auto agent_idx =
-      static_cast<int32_t>(1 + random_() % (options_.num_agents - 1));
-  if (!IsReachable(agent_idx)) return;
-  hosts_[agent_idx].cut = true;
-  ++num_absences_;
-  ReturnHost(agent_idx);
-}
-
-void Cluster::ReturnHost(int32_t agent_idx) {
-  if (Random(0, 1) > options_.return_probability) return;
-  At(Random(0.1, options_.most_absent_s), [this, agent_idx] {
-    const bool was_cut = hosts_[agent_idx].alive;
-    hosts_[agent_idx] = {};
-    // A process on a host that ended has another, and knows nothing.
-    if (!was_cut) {
-      std::erase_if(reported_deaths_, [&](const auto& death) {
-        return death.first == agent_idx;
-      });
-    }
-    // In whatever order they reconnect.
-    At(Random(0, 0.1), [this, agent_idx] { JoinAgent(agent_idx); });
-    for (size_t i = 0; i < workers_.size(); ++i) {
-      if (workers_[i].agent_idx != agent_idx) continue;
-      At(Random(0, 0.1), [this, i] { JoinWorker(i); });
-    }
-  });
 }
 
 void Cluster::KillRandomWorker() {

@@ -40,8 +40,11 @@ struct ClusterOptions {
   int32_t num_wrong_replicas = 0;
   int32_t num_roll_backs = 0;
   int32_t num_coordinator_kills = 0;  // It comes back from its log.
-  // Hosts but the first that end with all their processes; and hosts whose
-  // network is cut. They come back after up to so many seconds, or never.
+  // The coordinator's host ends or is cut off, and another one goes on with the
+  // log (succession_simulation_test.cc has how it gets that).
+  int32_t num_takeovers = 0;
+  // Hosts but the coordinator's that end with all their processes; and hosts
+  // whose network is cut. They come back after up to so many seconds, or never.
   int32_t num_host_losses = 0;
   int32_t num_host_cuts = 0;
   double most_absent_s = 30;
@@ -76,6 +79,7 @@ class Cluster {
   int32_t num_ranks() const {
     return generation_sizes_.empty() ? 0 : generation_sizes_.rbegin()->second;
   }
+  int32_t num_takeovers() const { return num_takeovers_; }
   int32_t num_sizes() const;  // Different numbers of ranks that trained.
   // Why processes were killed on order.
   const std::vector<std::string>& kill_reasons() const { return kill_reasons_; }
@@ -136,7 +140,11 @@ class Cluster {
   void HangRandomRank();
   void FindWrongReplica();
   void RollBackSteps();
-  // A host but the first, or none if there is just one.
+  void LoseCoordinatorHost();
+  void TakeOver();
+  // A host but the coordinator's, which is not the only one.
+  int32_t OtherHost();
+  void EndHost(int32_t agent_idx);
   void LoseRandomHost();
   void CutRandomHost();
   void ReturnHost(int32_t agent_idx);
@@ -167,6 +175,9 @@ class Cluster {
 
   std::optional<JobState> coordinator_;
   int64_t coordinator_life_ = 0;
+  int32_t own_agent_ = 0;  // Of the coordinator's host.
+  std::optional<int32_t> taken_over_from_;
+  int32_t num_takeovers_ = 0;
   RecoveredJob log_;  // The durable one.
   bool has_profile_ = false;
   std::vector<SimulatedWorker> workers_;  // All that ever were.

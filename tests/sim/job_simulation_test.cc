@@ -108,6 +108,39 @@ TEST(JobSimulationTest, GoesOnWithoutLostHosts) {
   EXPECT_GT(num_grown, seeds.size() / 15);
 }
 
+// Goal: when the coordinator's host ends or is cut off, another one goes on and
+// the job ends with all its steps, whatever else is lost meanwhile. Method:
+// hosts, workers and coordinators end at random moments.
+TEST(JobSimulationTest, GoesOnAtAnotherHost) {
+  int64_t num_takeovers = 0;
+  const std::vector<uint64_t> seeds = Seeds(2000);
+  for (uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 4 - static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 1 + static_cast<int32_t>(seed % 2),
+        .num_steps = 200,
+        .num_worker_kills = static_cast<int32_t>(seed % 5),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0),
+        .num_takeovers = 1 + static_cast<int32_t>(seed % 3),
+        .num_host_losses = static_cast<int32_t>(seed % 4 == 0),
+        .num_host_cuts = static_cast<int32_t>(seed % 7 == 0),
+        .return_probability = 1,
+        // Copies survive one host at a time, while there are two others.
+        .replica_interval = seed % 3 != 0 || seed % 4 == 0 || seed % 7 == 0
+                                ? 0
+                                : static_cast<int64_t>(1 + seed % 2)};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    num_takeovers += cluster.num_takeovers();
+    if (testing::Test::HasFailure()) break;
+  }
+  if (seeds.size() < 100) return;  // A replay.
+  EXPECT_GT(num_takeovers, static_cast<int64_t>(seeds.size()));
+}
+
 // Goal: with copies in memory and no checkpoints but the last, no generation
 // goes back further than to the newest set that was copied, whichever processes
 // die, and whichever one host; the job ends with all its steps. Method:

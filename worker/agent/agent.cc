@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -25,22 +24,21 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/exceptions.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/files/file_server.h"
 #include "coordinator/protocol/build_id.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/exit_codes.h"
-#include "coordinator/protocol/secret.h"
 #include "worker/agent/child_process.h"
+#include "worker/agent/coordinator_process.h"
 #include "worker/agent/data_facts.h"
 #include "worker/agent/data_offer.h"
 #include "worker/agent/data_preparation.h"
 #include "worker/agent/host_job.h"
 #include "worker/agent/rank_log.h"
 #include "worker/agent/replica_store.h"
-#include "worker/agent/restart_budget.h"
+#include "worker/agent/run_copies.h"
 #include "worker/agent/worker_child.h"
 #include "worker/data/prepare.h"
 
@@ -89,7 +87,9 @@ class Agent {
     const sigset_t signals = AgentSignals();
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd_ < 0) return absl::InternalError("no signalfd");
-    if (options_.coordinator.has_value()) RETURN_IF_ERROR(StartCoordinator());
+    if (options_.coordinator.has_value()) {
+      RETURN_IF_ERROR(coordinator_.StartFirst());
+    }
     ASSIGN_OR_RETURN(
         client_,
         Client::Create({.address = options_.coordinator_address,
@@ -100,20 +100,21 @@ class Agent {
       const int data_fd = data_.has_value() ? data_->event_fd() : -1;
       pollfd fds[] = {{.fd = signal_fd_, .events = POLLIN},
                       {.fd = client_->event_fd(), .events = POLLIN},
-                      {.fd = data_fd, .events = POLLIN}};
+                      {.fd = data_fd, .events = POLLIN},
+                      {.fd = coordinator_.event_fd(), .events = POLLIN}};
       if (poll(fds, std::size(fds), kPollMs) < 0 && errno != EINTR) {
         return absl::InternalError("poll failed");
       }
       RETURN_IF_ERROR(HandleSignals());
-      RETURN_IF_ERROR(RestartCoordinatorIfDue());
+      RETURN_IF_ERROR(UpdateCoordinator());
       RETURN_IF_ERROR(HandleMessages());
       if (data_.has_value() && data_->TakeResult(&prepared_)) HandleData();
       if (MonotonicNow() > give_up_at_) {
         return absl::UnavailableError(
             absl::StrCat("the coordinator did not answer",
-                         coordinator_exit_.empty()
-                             ? ""
-                             : absl::StrCat("; it ", coordinator_exit_)));
+                         coordinator_has_ended_
+                             ? absl::StrCat("; it ", *coordinator_.last_exit())
+                             : ""));
       }
     }
     return *exit_code_;
@@ -139,6 +140,12 @@ class Agent {
     agent->set_machine_description(devices.description);
     agent->set_memory_bytes(devices.memory_bytes);
     agent->set_sees_checkpoints(host_job_->sees_checkpoints);
+    agent->set_sees_run_directory(host_job_->sees_run_directory);
+    if (is_keeper_) {
+      agent->set_keeper(instance_);
+      agent->set_coordinator_address(keeper_address_);
+      copies_->AddTo(agent);
+    }
     if (files_ != nullptr) agent->set_file_port(files_->port());
     agent->set_data_ready(data_ready_.has_value());
     if (data_ready_.has_value()) {
@@ -170,39 +177,6 @@ class Agent {
 
   // Children. -----------------------------------------------------------------
 
-  absl::Status StartCoordinator() {
-    const CoordinatorStart& start = *options_.coordinator;
-    std::vector<std::string> arguments = {
-        "coordinator",
-        "--run-directory",
-        start.run_directory,
-        "--job-file",
-        start.job_file,
-        "--listen-fd",
-        absl::StrCat(start.listener.fd()),
-        "--agents",
-        absl::StrCat(options_.num_agents),
-        "--join-seconds",
-        absl::StrCat(absl::ToInt64Seconds(start.join_timeout))};
-    for (const std::string& host : start.hosts) {
-      arguments.insert(arguments.end(), {"--host", host});
-    }
-    if (start.profile_only) arguments.push_back("--profile-only");
-    if (start.tune) arguments.push_back("--tune");
-    if (!start.profile_output.empty()) {
-      arguments.insert(arguments.end(),
-                       {"--profile-output", start.profile_output});
-    }
-    ASSIGN_OR_RETURN(
-        coordinator_pid_,
-        StartChild({.arguments = arguments,
-                    .environment = {{kSecretVariable, options_.secret}},
-                    .log_path = start.run_directory + "/logs/coordinator.log",
-                    .keep_stdout = true,
-                    .keep_fd = start.listener.fd()}));
-    return absl::OkStatus();
-  }
-
   absl::Status StartWorker(const protocol::StartWorker& order) {
     if (!prepared_.ok()) return absl::OkStatus();  // Of an earlier process.
     const int32_t worker_idx = order.worker();
@@ -217,7 +191,9 @@ class Agent {
                      ChooseAddress(host_job_->job.network, host_job_->addresses,
                                    order.host_address()));
     ChildOptions child =
-        OptionsOf({.coordinator_address = client_->address(),
+        OptionsOf({.coordinator_address = coordinator_addresses_.empty()
+                                              ? client_->address()
+                                              : coordinator_addresses_,
                    .secret = options_.secret,
                    .order = order,
                    .address = address,
@@ -265,51 +241,18 @@ class Agent {
       std::lock_guard<std::mutex> lock(mutex_);
       it = workers_.erase(it);
     }
-    if (coordinator_pid_ <= 0) return absl::OkStatus();
-    int wait_status = 0;
-    if (waitpid(coordinator_pid_, &wait_status, WNOHANG) != coordinator_pid_) {
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateCoordinator() {
+    RETURN_IF_ERROR(coordinator_.Update());
+    if (!coordinator_.last_exit().has_value() || coordinator_has_ended_) {
       return absl::OkStatus();
     }
-    coordinator_pid_ = 0;
-    return OnCoordinatorEnd(wait_status);
-  }
-
-  absl::Status OnCoordinatorEnd(int wait_status) {
-    const absl::Time now = MonotonicNow();
-    if (WIFEXITED(wait_status) &&
-        WEXITSTATUS(wait_status) != kExceptionExitCode) {
-      // On purpose. Its last word to us may still be on the way.
-      coordinator_exit_ = DescribeExit(wait_status);
-      give_up_at_ = std::min(give_up_at_, now + kEndLimit);
-      return absl::OkStatus();
-    }
-    const std::optional<absl::Duration> wait =
-        coordinator_budget_.OnDeath(RecordedProgress());
-    if (!wait.has_value()) {
-      return absl::UnavailableError(absl::StrCat(
-          "the coordinator dies again and again (", DescribeExit(wait_status),
-          "), ", RestartBudget::kMaxRestartsWithoutProgress,
-          " restarts without a training step in between; see ",
-          options_.coordinator->run_directory, "/logs/coordinator.log"));
-    }
-    Log(absl::StrCat("coordinator ", DescribeExit(wait_status),
-                     "; starting it again in ", absl::FormatDuration(*wait)));
-    restart_coordinator_at_ = now + *wait;
-    return RestartCoordinatorIfDue();
-  }
-
-  absl::Status RestartCoordinatorIfDue() {
-    if (MonotonicNow() < restart_coordinator_at_) return absl::OkStatus();
-    restart_coordinator_at_ = absl::InfiniteFuture();
-    return StartCoordinator();
-  }
-
-  // Grows by a line with every step that the coordinator hears of.
-  int64_t RecordedProgress() const {
-    std::error_code none_yet;
-    const auto bytes = std::filesystem::file_size(
-        options_.coordinator->run_directory + "/metrics.jsonl", none_yet);
-    return none_yet ? 0 : static_cast<int64_t>(bytes);
+    // On purpose. Its last word to us may still be on the way.
+    coordinator_has_ended_ = true;
+    give_up_at_ = std::min(give_up_at_, MonotonicNow() + kEndLimit);
+    return absl::OkStatus();
   }
 
   // Inputs. -------------------------------------------------------------------
@@ -369,9 +312,16 @@ class Agent {
   }
 
   absl::Status Handle(const protocol::FromCoordinator& message) {
+    if (files_ != nullptr) files_->RefuseTermsBelow(message.term());
     switch (message.body_case()) {
       case protocol::FromCoordinator::kWelcome:
         OnWelcome(message.welcome());
+        break;
+      case protocol::FromCoordinator::kCoordinators:
+        coordinator_addresses_ = message.coordinators().addresses();
+        return client_->SetAddress(coordinator_addresses_);
+      case protocol::FromCoordinator::kRunFile:
+        TakeRunFile(message);
         break;
       case protocol::FromCoordinator::kFetchData:
         OnFetchData(message.fetch_data());
@@ -434,7 +384,9 @@ class Agent {
       Log(absl::StrCat("this host does not see ", welcome.run_directory(),
                        " of agent 0's host and keeps its logs here"));
     }
-    if (const absl::Status serving = ServeFiles(); !serving.ok()) {
+    absl::Status serving = ServeFiles();
+    if (serving.ok()) serving = BeKeeper();
+    if (!serving.ok()) {
       SendFailure(serving);
       return;
     }
@@ -443,13 +395,14 @@ class Agent {
     client_->Send(std::move(message));
     const DataSpec& data = host_job_->job.data;
     if (!data.is_on(agent_idx_, options_.host)) return;  // OnFetchData().
-    data_.emplace(host_job_->job,
-                  DataPreparationOptions{
-                      .num_threads = host_job_->devices.num_devices *
-                                     host_job_->devices.threads_per_device,
-                      .show_progress = is_first_,
-                      .counts_documents = is_first_ || !data.from.empty(),
-                      .offers = files_ != nullptr && !data.from.empty()});
+    data_.emplace(
+        host_job_->job,
+        DataPreparationOptions{
+            .num_threads = host_job_->devices.num_devices *
+                           host_job_->devices.threads_per_device,
+            .show_progress = is_first_,
+            .counts_documents = is_first_ || is_keeper_ || !data.from.empty(),
+            .offers = files_ != nullptr && !data.from.empty()});
   }
 
   // Other hosts, where there are some, may ask this one for files.
@@ -462,6 +415,31 @@ class Agent {
     std::lock_guard<std::mutex> lock(mutex_);
     files_ = std::move(files);
     return absl::OkStatus();
+  }
+
+  // The coordinator may come to this host when it is lost.
+  absl::Status BeKeeper() {
+    if (agent_idx_ >= host_job_->job.fault.coordinator_replicas ||
+        files_ == nullptr) {
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(
+        coordinator_.BeKeeper(*host_job_, agent_idx_, instance_, files_.get()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    copies_.emplace(host_job_->run_directory);
+    keeper_address_ = coordinator_.address();
+    is_keeper_ = true;
+    return absl::OkStatus();
+  }
+
+  void TakeRunFile(const protocol::FromCoordinator& message) {
+    // What is still on the way must not meet what a coordinator here writes.
+    if (!is_keeper_ || host_job_->sees_run_directory || coordinator_.pid() > 0)
+      return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::Status taken =
+        copies_->Take(message.term(), message.run_file());
+    if (!taken.ok()) Log(std::string(taken.message()));
   }
 
   // Another host has the data.
@@ -528,8 +506,8 @@ class Agent {
     for (auto& [worker_idx, worker] : workers_)
       WaitOrKill(worker.pid, deadline);
     client_.reset();
-    if (coordinator_pid_ > 0) {
-      WaitOrKill(coordinator_pid_, MonotonicNow() + kEndLimit);
+    if (coordinator_.pid() > 0) {
+      WaitOrKill(coordinator_.pid(), MonotonicNow() + kEndLimit);
     }
     if (data_.has_value() && !data_->ended()) {
       // The thread reads and tokenizes and cannot be interrupted; what it
@@ -568,20 +546,23 @@ class Agent {
   const pid_t launcher_ = getppid();
   bool launcher_is_gone_ = false;
   absl::Time give_up_at_ = absl::InfiniteFuture();
-  pid_t coordinator_pid_ = 0;
-  std::string coordinator_exit_;
-  RestartBudget coordinator_budget_;
+  CoordinatorProcess coordinator_{
+      options_, [this](const std::string& line) { Log(line); }};
+  bool coordinator_has_ended_ = false;  // For good.
+  std::string coordinator_addresses_;   // Empty: only the one that is known.
   WorkerPlaces places_;
-  absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;
   int32_t agent_idx_;  // -1: not known yet.
   std::optional<HostJob> host_job_;
   std::optional<protocol::DataReady> data_ready_;  // Once it is.
-  std::unique_ptr<FileServer> files_;              // Where hosts are several.
-  std::optional<protocol::StopRequest> stop_;      // Once asked for.
-  std::map<int32_t, Worker> workers_;              // By WorkerIdx; living ones.
+  bool is_keeper_ = false;
+  std::string keeper_address_;         // With that: CoordinatorProcess's.
+  std::optional<RunCopies> copies_;    // Of a keeper.
+  std::unique_ptr<FileServer> files_;  // Where hosts are several.
+  std::optional<protocol::StopRequest> stop_;  // Once asked for.
+  std::map<int32_t, Worker> workers_;          // By WorkerIdx; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
 };

@@ -73,7 +73,8 @@ absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
                                 const absl::StatusOr<JobSpec>& own_copy,
                                 const std::optional<AgentDevices>& devices,
                                 const HostShare& share) {
-  HostJob result = {.run = welcome.run_directory()};
+  HostJob result = {.num_agents = welcome.num_agents(),
+                    .run = welcome.run_directory()};
   ASSIGN_OR_RETURN(result.job, ParseJob(welcome.job_yaml(), "agent 0's job"));
   RETURN_IF_ERROR(CompareWithCopy(result.job, own_copy));
   RETURN_IF_ERROR(CheckStartingWeights(result.job));

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_WORKER_AGENT_HOST_JOB_H_
 #define MILLRACE_WORKER_AGENT_HOST_JOB_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace millrace {
 
 struct HostJob {
   JobSpec job;
+  int32_t num_agents = 1;
   AgentDevices devices;
   // The coordinator's, on agent 0's host; it tells one run from another.
   std::string run;

@@ -24,6 +24,17 @@ constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
 constexpr char kNcclFamily[] = "NCCL_SOCKET_FAMILY";
 
+absl::StatusOr<Listener> Listen(const HostJob& host_job,
+                                const ListenerPorts& ports) {
+  ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
+                   UsableAddresses(host_job.job.network, host_job.addresses));
+  std::vector<std::string> addresses;
+  for (const HostAddress& address : usable) {
+    addresses.push_back(address.address);
+  }
+  return Listener::Create(addresses, ports);
+}
+
 }  // namespace
 
 int32_t WorkerPlaces::DeviceOf(int32_t worker_idx) {
@@ -85,15 +96,17 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
   return child;
 }
 
+absl::StatusOr<Listener> ListenForPeers(const HostJob& host_job) {
+  const NetworkSpec& network = host_job.job.network;
+  if (network.ports.empty()) return Listen(host_job, {});
+  // The job was read: they are ports.
+  return Listen(host_job, {.range = *ParsePorts(network.ports),
+                           .origin = "network.ports"});
+}
+
 absl::StatusOr<std::unique_ptr<FileServer>> ServeFilesOf(
     const HostJob& host_job, const std::string& secret) {
-  ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
-                   UsableAddresses(host_job.job.network, host_job.addresses));
-  std::vector<std::string> addresses;
-  for (const HostAddress& address : usable) {
-    addresses.push_back(address.address);
-  }
-  ASSIGN_OR_RETURN(const Listener listener, Listener::Create(addresses, {}));
+  ASSIGN_OR_RETURN(const Listener listener, Listen(host_job, {}));
   // The listener closes its own descriptor.
   ASSIGN_OR_RETURN(
       std::unique_ptr<FileServer> files,

@@ -15,6 +15,7 @@
 #include "worker/agent/child_process.h"
 #include "worker/agent/data_preparation.h"
 #include "worker/agent/host_job.h"
+#include "worker/agent/listener.h"
 #include "worker/agent/network.h"
 
 namespace millrace {
@@ -44,6 +45,8 @@ class WorkerPlaces {
 ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                        const PreparedJobData& data);
 
+// Listens at the host's usable addresses, for a coordinator: at network.ports.
+absl::StatusOr<Listener> ListenForPeers(const HostJob& host_job);
 // Listens at the host's usable addresses, and serves its folder of checkpoints.
 absl::StatusOr<std::unique_ptr<FileServer>> ServeFilesOf(
     const HostJob& host_job, const std::string& secret);

@@ -195,5 +195,30 @@ TEST_F(RemoteFilesTest, EndsWhenAborted) {
   EXPECT_TRUE(absl::IsAborted((*files)->List("/here").status()));
 }
 
+// Goal: once a host knows of a later coordinator, an earlier one neither
+// renames nor removes there; who is no coordinator is not concerned. Method:
+// the same changes with terms 1 and 2, and without one.
+TEST_F(RemoteFilesTest, RefusesEarlierCoordinators) {
+  server_->RefuseTermsBelow(2);
+  for (const int64_t term : {0, 1, 2}) {
+    auto files = RemoteFiles::Create({.host = "node2",
+                                      .address = "127.0.0.1",
+                                      .port = server_->port(),
+                                      .secret = kJobSecret,
+                                      .directory = "/here/ckpt",
+                                      .name = "checkpoints",
+                                      .term = term});
+    ASSERT_TRUE(files.ok()) << files.status();
+    auto file = (*files)->Create("/here/ckpt/new");
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE((*file)->Close().ok());
+    const absl::Status renamed =
+        (*files)->Rename("/here/ckpt/new", "/here/ckpt/named");
+    const absl::Status removed = (*files)->Remove("/here/ckpt/named");
+    EXPECT_EQ(absl::IsAborted(renamed), term == 1) << renamed;
+    EXPECT_EQ(absl::IsAborted(removed), term == 1) << removed;
+  }
+}
+
 }  // namespace
 }  // namespace millrace

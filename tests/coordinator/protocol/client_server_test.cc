@@ -29,11 +29,12 @@ constexpr absl::Duration kLimit = absl::Seconds(20);
 class RunningServer {
  public:
   RunningServer(const Listener& listener, bool acknowledge,
-                const std::string& secret = "right")
+                const std::string& secret = "right", int64_t term = 0)
       : acknowledge_(acknowledge) {
     auto server = Server::Create(
         {.listen_fd = dup(listener.fd()),
          .secret = secret,
+         .term = term,
          .on_message =
              [this](SessionId session, const protocol::ToCoordinator& message) {
                OnMessage(session, message);
@@ -54,6 +55,7 @@ class RunningServer {
   std::atomic<int> num_hellos = 0;
   std::atomic<int> num_heartbeats = 0;
   std::atomic<int> num_stranger_events = 0;
+  std::atomic<int64_t> latest_term = 0;  // Of those told by peers.
 
  private:
   // Echoes RendezvousSet; acknowledges if told to.
@@ -61,6 +63,7 @@ class RunningServer {
     protocol::FromCoordinator answer;
     if (message.has_hello()) {
       ++num_hellos;
+      latest_term = message.hello().term();
       answer.mutable_welcome()->set_job_yaml("welcome");
       server_->Send(session, answer);
     } else if (message.has_heartbeat()) {
@@ -380,6 +383,30 @@ TEST(SecretTest, MakesAndCompares) {
   EXPECT_TRUE(SecretsEqual(*a, *a));
   EXPECT_FALSE(SecretsEqual(*a, *b));
   EXPECT_FALSE(SecretsEqual(*a, a->substr(1)));
+}
+
+// Goal: a client goes to whichever address has the coordinator, and hangs up on
+// one of an earlier term than it has heard of, which learns of it. Method: term
+// 2 at one address, then nobody, then term 1 at the other.
+TEST(ClientServerTest, HangsUpOnEarlierCoordinators) {
+  const auto first = Listener::Create();
+  const auto second = Listener::Create();
+  ASSERT_TRUE(first.ok() && second.ok());
+  auto later = std::make_unique<RunningServer>(*first, true, "right", 2);
+  auto client = MakeClient(first->address(), "right");
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto welcome = (*client)->Receive(kLimit);
+  ASSERT_TRUE(welcome.ok() && welcome->has_value());
+  EXPECT_EQ((*welcome)->term(), 2);
+  EXPECT_FALSE((*client)->SetAddress("nowhere").ok());
+  ASSERT_TRUE(
+      (*client)->SetAddress(first->address() + "," + second->address()).ok());
+  RunningServer earlier(*second, true, "right", 1);
+  later = nullptr;
+  auto message = (*client)->Receive(kLimit);
+  EXPECT_TRUE(absl::IsUnavailable(message.status())) << message.status();
+  EXPECT_GT(earlier.num_hellos, 0);
+  EXPECT_EQ(earlier.latest_term, 2);
 }
 
 }  // namespace

@@ -256,6 +256,9 @@ TEST(JobFileTest, RefusesWrongValues) {
       {absl::StrCat(kSmallJob, "output: [1]\n"), "found a list"},
       {absl::StrCat(kSmallJob, "fault: {heartbeat_timeout_ms: 100}\n"),
        "above heartbeat_interval_ms 200, found 100"},
+      {absl::StrCat(kSmallJob, "fault: {coordinator_replicas: 2}\n"),
+       "fault.coordinator_replicas: expected 0 or at least 3, found 2: a "
+       "majority of 2 is 2"},
       {absl::StrCat(kSmallJob, "data2:\n  - x: ]\n"), "not valid YAML"},
       {absl::StrCat(kSmallJob, "---\nname: b\n"), "second YAML document"},
       {"[a], b\n", "job.yaml:1: not valid YAML: a second YAML document"},

@@ -1,0 +1,91 @@
+// Hosts that end, are cut off and come back; see cluster.h.
+
+#include <utility>
+
+#include "tests/sim/cluster.h"
+
+namespace millrace {
+
+int32_t Cluster::OtherHost() {
+  const auto next = static_cast<int32_t>(random_() % (options_.num_agents - 1));
+  return (own_agent_ + 1 + next) % options_.num_agents;
+}
+
+void Cluster::LoseCoordinatorHost() {
+  if (options_.num_agents < 2 || !coordinator_.has_value() ||
+      log_.members.empty()) {
+    return;
+  }
+  coordinator_.reset();
+  ++coordinator_life_;
+  if (Random(0, 1) < 0.5) {
+    EndHost(own_agent_);
+  } else {
+    hosts_[own_agent_].cut = true;
+    ++num_absences_;
+  }
+  ReturnHost(own_agent_);
+  At(Random(2, 4), [this] { TakeOver(); });
+}
+
+void Cluster::TakeOver() {
+  const int32_t agent_idx = OtherHost();
+  if (!IsReachable(agent_idx)) {
+    At(1, [this] { TakeOver(); });
+    return;
+  }
+  ++num_takeovers_;
+  taken_over_from_ = std::exchange(own_agent_, agent_idx);
+  StartCoordinator();
+}
+
+void Cluster::LoseRandomHost() {
+  if (options_.num_agents < 2) return;
+  const int32_t agent_idx = OtherHost();
+  if (!hosts_[agent_idx].alive) return;
+  EndHost(agent_idx);
+  Post(AgentDisconnected{agent_idx});
+  ReturnHost(agent_idx);
+}
+
+void Cluster::EndHost(int32_t agent_idx) {
+  hosts_[agent_idx] = {.alive = false};
+  ++num_absences_;
+  for (int32_t i = 0; i < options_.devices_per_agent; ++i) {
+    memory_.erase(WorkerIdx{agent_idx * options_.devices_per_agent + i});
+  }
+  for (SimulatedWorker& worker : workers_) {
+    if (worker.agent_idx == agent_idx) worker.alive = false;
+  }
+}
+
+void Cluster::CutRandomHost() {
+  if (options_.num_agents < 2) return;
+  const int32_t agent_idx = OtherHost();
+  if (!IsReachable(agent_idx)) return;
+  hosts_[agent_idx].cut = true;
+  ++num_absences_;
+  ReturnHost(agent_idx);
+}
+
+void Cluster::ReturnHost(int32_t agent_idx) {
+  if (Random(0, 1) > options_.return_probability) return;
+  At(Random(0.1, options_.most_absent_s), [this, agent_idx] {
+    const bool was_cut = hosts_[agent_idx].alive;
+    hosts_[agent_idx] = {};
+    // A process on a host that ended has another, and knows nothing.
+    if (!was_cut) {
+      std::erase_if(reported_deaths_, [&](const auto& death) {
+        return death.first == agent_idx;
+      });
+    }
+    // In whatever order they reconnect.
+    At(Random(0, 0.1), [this, agent_idx] { JoinAgent(agent_idx); });
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i].agent_idx != agent_idx) continue;
+      At(Random(0, 0.1), [this, i] { JoinWorker(i); });
+    }
+  });
+}
+
+}  // namespace millrace
