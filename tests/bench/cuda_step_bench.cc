@@ -205,7 +205,8 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
     RETURN_IF_ERROR(TakePlan(s));
   } else {
     layout.precision = PrecisionOf(s->job.training.precision);
-    layout.gradient_reduction = PrecisionOf(s->job.training.gradient_reduction);
+    layout.gradient_reduction =
+        s->job.training.reduction().value_or(GradientReduction::kFloat32);
     SetRecompute(s->recompute, &layout);
     if (s->zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
     layout.num_microbatches =

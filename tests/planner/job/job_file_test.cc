@@ -223,7 +223,8 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("steps: 10", "steps: 10\n  precision: fp16"),
        "training.precision: expected fp32, bf16, fp8 or fp4, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  gradient_reduction: fp16"),
-       "training.gradient_reduction: expected fp32 or bf16, found 'fp16'"},
+       "training.gradient_reduction: expected fp32, bf16, bf16_across or "
+       "auto, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  precision: bf16"),
        "training.precision: bf16 is trained on GPUs only; set "
        "resources.backend: cuda"},
