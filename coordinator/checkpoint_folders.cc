@@ -33,7 +33,7 @@ absl::StatusOr<CheckpointFolders> FindCheckpointFolders(
     return absl::StrCat(search.probe, "-at-", host_idx);
   };
   CheckpointFolders result;
-  std::vector<std::shared_ptr<FileSystem>> remote;  // Behind the first.
+  std::vector<HostDisk> remote;  // Behind the first.
   std::vector<Folder> probed;
   absl::Status status;
   for (const FolderCandidate& candidate : search.candidates) {
@@ -78,7 +78,9 @@ absl::StatusOr<CheckpointFolders> FindCheckpointFolders(
     probed.push_back({host_idx, folder});
     result.hosts.push_back(candidate.host);
     result.of_agent[candidate.agent_idx] = host_idx;
-    if (files != nullptr) remote.push_back(std::move(files));
+    if (files != nullptr) {
+      remote.push_back({std::move(files), candidate.host.host()});
+    }
   }
   for (const Folder& folder : probed) {
     folder.files
@@ -86,10 +88,12 @@ absl::StatusOr<CheckpointFolders> FindCheckpointFolders(
         .IgnoreError();
   }
   RETURN_IF_ERROR(status);
-  result.files = std::make_shared<SpreadFiles>(
-      PosixFileSystem(), remote, std::vector<std::shared_ptr<FileSystem>>());
-  result.readers = std::make_shared<SpreadFiles>(
-      PosixFileSystem(), std::vector<std::shared_ptr<FileSystem>>(), remote);
+  const HostDisk here = {BorrowedFiles(PosixFileSystem()),
+                         result.hosts.front().host()};
+  result.files =
+      std::make_shared<SpreadFiles>(here, remote, std::vector<HostDisk>());
+  result.readers =
+      std::make_shared<SpreadFiles>(here, std::vector<HostDisk>(), remote);
   return result;
 }
 

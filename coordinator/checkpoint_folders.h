@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/protocol/millrace.pb.h"
-#include "fault/file_system.h"
+#include "fault/spread_files.h"
 
 namespace millrace {
 
@@ -29,10 +29,10 @@ struct CheckpointFolders {
   std::vector<protocol::FileHost> hosts;
   std::map<int32_t, int32_t> of_agent;  // By agent: an index of `hosts`.
   // For the coordinator, which is on the first host: changes are made in all
-  // folders, files are read from whichever has them. Never null.
-  std::shared_ptr<FileSystem> files;
+  // folders, files are read from whichever has them. Null if nothing was found.
+  std::shared_ptr<SpreadFiles> files;
   // Changes this host's disk alone.
-  std::shared_ptr<FileSystem> readers;
+  std::shared_ptr<SpreadFiles> readers;
 };
 
 struct FolderSearch {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/job_runner.h"
@@ -81,6 +82,24 @@ absl::Status JobRunner::FindCheckpoints() {
 FileSystem& JobRunner::CheckpointFiles() const {
   return checkpoint_folders_.files == nullptr ? *PosixFileSystem()
                                               : *checkpoint_folders_.files;
+}
+
+std::vector<std::string> JobRunner::TakeDamagedCopies() const {
+  return checkpoint_folders_.files == nullptr
+             ? std::vector<std::string>()
+             : checkpoint_folders_.files->TakeDamagedCopies();
+}
+
+void JobRunner::ReportDamagedCopies(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    // Ranks tell of copies that this process or another rank has met, too.
+    const std::string copy = line.substr(0, line.find(" is damaged"));
+    if (!damaged_copies_.insert(copy).second) continue;
+    progress_->Line(line);
+    output_->Event({.event = "checkpoint_copy_damaged",
+                    .generation = ToInt(state_->generation()),
+                    .detail = line});
+  }
 }
 
 void JobRunner::AddCheckpointFolders(protocol::StartGeneration* start) {

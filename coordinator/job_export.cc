@@ -34,6 +34,9 @@ void JobRunner::ExportStep(int64_t step, const std::string& checkpoint) {
 
 void JobRunner::OnExported(const ExportOutcome& outcome) {
   --num_exports_;
+  if (export_files_ != nullptr) {
+    ReportDamagedCopies(export_files_->TakeDamagedCopies());
+  }
   if (exit_code_.has_value()) return;
   const bool ok = outcome.status.ok();
   output_->Event(

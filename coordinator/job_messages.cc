@@ -273,6 +273,9 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
     case protocol::ToCoordinator::kGenerationRunning:
       restore_s_ =
           std::max(restore_s_, message.generation_running().restore_s());
+      ReportDamagedCopies(
+          {message.generation_running().damaged_copies().begin(),
+           message.generation_running().damaged_copies().end()});
       Handle(WorkerRunning{process.worker, generation,
                            message.generation_running().completed_steps(),
                            message.generation_running().from_memory()});

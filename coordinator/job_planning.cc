@@ -135,6 +135,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     return outcome;
   }
   outcome.resume = *std::move(start);
+  outcome.resume.damaged_copies = TakeDamagedCopies();
   const absl::Status kept =
       KeepModelFiles(*PosixFileSystem(), job, CheckpointDirectory());
   if (!kept.ok()) {

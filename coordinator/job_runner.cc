@@ -330,6 +330,7 @@ absl::StatusOr<std::string> JobRunner::RestorePath(int64_t committed_step) {
            .newest_step =
                committed ? committed_step : std::numeric_limits<int64_t>::max(),
            .job_yaml = resumes_directory ? "" : job_yaml_}));
+  choice.damaged_copies = TakeDamagedCopies();
   ReportSkipped(choice);
   if (choice.path == expected) return expected;
   progress_->Line(absl::StrCat("going on from ", choice.path, " instead"));
@@ -353,6 +354,7 @@ void JobRunner::ReportSkipped(const ResumeChoice& choice) {
                     .generation = ToInt(state_->generation()),
                     .detail = reason});
   }
+  ReportDamagedCopies(choice.damaged_copies);
 }
 
 void JobRunner::Do(const TellWorkersToStop&) {

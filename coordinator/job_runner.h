@@ -216,6 +216,10 @@ class JobRunner {
   void ReportSource(int64_t step);
   void OnReplicaStep(Rank rank, const protocol::StepDone& step);
   void ReportSkipped(const ResumeChoice& choice);
+  // Copies that the coordinator has passed over since it last asked.
+  std::vector<std::string> TakeDamagedCopies() const;
+  // Says each of them once.
+  void ReportDamagedCopies(const std::vector<std::string>& lines);
   void ReportMetricsWarnings();
 
   // Those of the agents that take part; with `all_ready`, of those too that
@@ -321,10 +325,11 @@ class JobRunner {
     uint64_t instance;
     std::string host;
   };
-  std::map<int32_t, Newcomer> newcomers_;     // Numbered here.
-  std::vector<AgentGaveUp> gave_up_early_;    // Before agent 0 came.
-  CheckpointFolders checkpoint_folders_;      // Empty where all see one.
-  std::shared_ptr<FileSystem> export_files_;  // Of exporter_.
+  std::map<int32_t, Newcomer> newcomers_;      // Numbered here.
+  std::vector<AgentGaveUp> gave_up_early_;     // Before agent 0 came.
+  CheckpointFolders checkpoint_folders_;       // Empty where all see one.
+  std::set<std::string> damaged_copies_;       // Those that have been told of.
+  std::shared_ptr<SpreadFiles> export_files_;  // Of exporter_.
 
   // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;

@@ -250,31 +250,30 @@ std::string PlanRecordToJson(const PlanRecord& record) {
   for (const LayoutSize& row : LayoutSizes()) {
     sizes[row.name] = layout.*row.size;
   }
-  return JsonText(
-      Json{{"sizes", sizes},
-           {"num_microbatches", layout.num_microbatches},
-           {"zero", layout.zero},
-           {"precision", PrecisionName(layout.precision)},
-           {"products", PrecisionName(layout)},
-           {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
-           {"moments", Describe(layout.moments).name},
-           {"trains_preferences", layout.trains_preferences()},
-           {"document_length", layout.document_length},
-           {"recompute", RecomputeKey(layout)},
-           {"schedule", ScheduleName(layout.schedule)},
-           {"listed_stages", listed},
-           {"listed_transfer_us", layout.listed_transfer_us},
-           {"copy_engines",
-            {use.transfers, use.tensor_gathers, use.tensor_reductions,
-             use.data_gathers}},
-           {"step_time_s", record.step_time_s},
-           {"memory_bytes", record.memory_bytes},
-           {"program_hashes", record.program_hashes},
-           {"compute_s", record.compute_s},
-           {"ranks_per_host", record.ranks_per_host},
-           {"resume_path", record.resume_path},
-           {"members", members},
-           {"devices_by_agent", record.devices_by_agent}});
+  return JsonText(Json{
+      {"sizes", sizes},
+      {"num_microbatches", layout.num_microbatches},
+      {"zero", layout.zero},
+      {"precision", PrecisionName(layout.precision)},
+      {"products", PrecisionName(layout)},
+      {"gradient_reduction", GradientReductionName(layout.gradient_reduction)},
+      {"trains_preferences", layout.trains_preferences()},
+      {"document_length", layout.document_length},
+      {"recompute", RecomputeKey(layout)},
+      {"schedule", ScheduleName(layout.schedule)},
+      {"listed_stages", listed},
+      {"listed_transfer_us", layout.listed_transfer_us},
+      {"copy_engines",
+       {use.transfers, use.tensor_gathers, use.tensor_reductions,
+        use.data_gathers}},
+      {"step_time_s", record.step_time_s},
+      {"memory_bytes", record.memory_bytes},
+      {"program_hashes", record.program_hashes},
+      {"compute_s", record.compute_s},
+      {"ranks_per_host", record.ranks_per_host},
+      {"resume_path", record.resume_path},
+      {"members", members},
+      {"devices_by_agent", record.devices_by_agent}});
 }
 
 absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
@@ -289,7 +288,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
     RETURN_IF_ERROR(CheckName(parsed, "precision", PrecisionRecipes()));
     RETURN_IF_ERROR(CheckName(parsed, "products", PrecisionRecipes()));
     RETURN_IF_ERROR(
-        CheckName(parsed, "gradient_reduction", PrecisionRecipes()));
+        CheckName(parsed, "gradient_reduction", GradientReductions()));
     if (parsed.contains("moments")) {
       RETURN_IF_ERROR(CheckName(parsed, "moments", MomentFormats()));
     }
@@ -298,8 +297,8 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .num_microbatches = parsed.at("num_microbatches"),
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
-        .gradient_reduction =
-            PrecisionOf(parsed.at("gradient_reduction").get<std::string>()),
+        .gradient_reduction = GradientReductionOf(
+            parsed.at("gradient_reduction").get<std::string>()),
         .moments = MomentFormatOf(parsed.value("moments", "fp32")),
         .objective = parsed.value("trains_preferences", false)
                          ? Objective::kPreference

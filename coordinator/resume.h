@@ -22,6 +22,8 @@ struct ResumeChoice {
   int64_t step = -1;  // The step of `path`; -1: start from the seed.
   // Why each newer checkpoint was passed over, one line each.
   std::vector<std::string> skipped;
+  // Each damaged copy of a part that another host's copy stood in for.
+  std::vector<std::string> damaged_copies;
 };
 
 // Chooses for `checkpoint.resume: auto`: the newest whole checkpoint in

@@ -36,8 +36,8 @@ struct ServerOptions {
   // is already proven.
   std::function<void(SessionId, const protocol::ToCoordinator&)> on_message;
   std::function<void(SessionId)> on_closed;
-  // Of the first stranger alone: who he is and why he was turned away. May be
-  // empty.
+  // Called for the first stranger alone, with who he is and why he was turned
+  // away. May be empty.
   std::function<void(const std::string& description)> on_stranger;
   absl::Duration tick_interval;
   std::function<void()> on_tick;

@@ -73,8 +73,15 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(
 absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
                                                   const std::string& path);
 
-// Reads every byte and compares checksums; DataLoss names file and piece.
+// Reads every byte and compares checksums; DataLoss names file and piece. Where
+// a folder is spread over several disks, a damaged copy of a part or of the
+// manifest is passed over for a whole one, and `files` is told; so do all
+// functions here that read.
 absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path);
+
+// Verifies the checkpoint and then every copy of its parts. Damaged copies of
+// which another is whole are told to `files` and no error.
+absl::Status VerifyCopies(FileSystem& files, const std::string& path);
 
 // InvalidArgument unless the checkpoint holds exactly the training state of
 // `model`, by names and shapes. Reads the manifest only.

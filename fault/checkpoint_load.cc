@@ -7,11 +7,13 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
+#include "fault/file_copies.h"
 #include "fault/manifest.h"
 #include "planner/program/parameters.h"
 
@@ -29,6 +31,14 @@ absl::Status ChecksumMismatch(const std::string& path,
                    "Use an older checkpoint."));
 }
 
+absl::Status CheckSize(const RandomAccessFile& copy, const std::string& path,
+                       const ManifestFile& part) {
+  if (copy.size() == part.bytes) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(path, " has ", copy.size(), " bytes, the manifest says ",
+                   part.bytes, ". Use an older checkpoint."));
+}
+
 // Opens a part and checks its size against the manifest.
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenPart(
     FileSystem& files, const std::string& path, const ManifestFile& part) {
@@ -43,27 +53,72 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenPart(
                                         "hosts, or use an older checkpoint.")));
   }
   RETURN_IF_ERROR(file.status());
-  if ((*file)->size() != part.bytes) {
-    return absl::DataLossError(absl::StrCat(
-        path, " has ", (*file)->size(), " bytes, the manifest says ",
-        part.bytes, ". Use an older checkpoint."));
-  }
-  return file;
+  const absl::Status size = CheckSize(**file, path, part);
+  if (size.ok()) return file;
+  RETURN_IF_ERROR(
+      ReadAnotherCopy(files, path, size, [&](const RandomAccessFile& copy) {
+        return CheckSize(copy, path, part);
+      }));
+  return file;  // Another copy is read from where this one ends.
 }
 
-// Reads chunk `chunk_idx` of a piece into `buffer` and compares its checksum.
+// Bytes of a part that have one checksum.
+struct CheckedBytes {
+  std::string name;  // For messages: "tensor norm.weight, chunk 0".
+  int64_t offset;
+  int64_t num_bytes;
+  uint64_t checksum;
+};
+
+CheckedBytes HeaderOf(const ManifestFile& part) {
+  return {.name = "the header",
+          .offset = 0,
+          .num_bytes = part.header_bytes,
+          .checksum = part.header_checksum};
+}
+
 // The chunk starts at element chunk_idx * kChunkElements of the piece.
-absl::Status ReadChunk(const RandomAccessFile& file, const std::string& path,
-                       const ManifestPiece& piece, int64_t chunk_idx,
-                       std::vector<float>& buffer) {
+CheckedBytes ChunkOf(const ManifestPiece& piece, int64_t chunk_idx) {
   const int64_t begin_byte = chunk_idx * kChunkBytes;
-  const int64_t num_bytes = std::min(kChunkBytes, piece.bytes() - begin_byte);
-  buffer.resize(static_cast<size_t>(num_bytes / kLoadedElementBytes));
-  RETURN_IF_ERROR(
-      file.Read(piece.offset + begin_byte, num_bytes, buffer.data()));
-  if (Checksum(buffer.data(), num_bytes) != piece.checksums[chunk_idx]) {
-    return ChecksumMismatch(
-        path, absl::StrCat("tensor ", piece.tensor, ", chunk ", chunk_idx));
+  return {.name = absl::StrCat("tensor ", piece.tensor, ", chunk ", chunk_idx),
+          .offset = piece.offset + begin_byte,
+          .num_bytes = std::min(kChunkBytes, piece.bytes() - begin_byte),
+          .checksum = piece.checksums[chunk_idx]};
+}
+
+// The bytes that come after each other in one copy of a part.
+absl::Status ReadBytes(const RandomAccessFile& copy, const std::string& path,
+                       const CheckedBytes& bytes, std::vector<float>& buffer) {
+  buffer.resize(static_cast<size_t>(
+      (bytes.num_bytes + kLoadedElementBytes - 1) / kLoadedElementBytes));
+  RETURN_IF_ERROR(copy.Read(bytes.offset, bytes.num_bytes, buffer.data()));
+  if (Checksum(buffer.data(), bytes.num_bytes) == bytes.checksum) {
+    return absl::OkStatus();
+  }
+  return ChecksumMismatch(path, bytes.name);
+}
+
+// The same, from another copy where those of `file` are damaged.
+absl::Status ReadFromAnyCopy(FileSystem& files, const RandomAccessFile& file,
+                             const std::string& path, const CheckedBytes& bytes,
+                             std::vector<float>& buffer) {
+  const auto read = [&](const RandomAccessFile& copy) {
+    return ReadBytes(copy, path, bytes, buffer);
+  };
+  const absl::Status status = read(file);
+  return status.ok() ? status : ReadAnotherCopy(files, path, status, read);
+}
+
+// Calls `read` with all bytes of the part, in order, until an error.
+absl::Status ReadAll(
+    const ManifestFile& part,
+    absl::FunctionRef<absl::Status(const CheckedBytes& bytes)> read) {
+  RETURN_IF_ERROR(read(HeaderOf(part)));
+  for (const ManifestPiece& piece : part.pieces) {
+    const auto num_chunks = static_cast<int64_t>(piece.checksums.size());
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+      RETURN_IF_ERROR(read(ChunkOf(piece, chunk)));
+    }
   }
   return absl::OkStatus();
 }
@@ -72,17 +127,38 @@ absl::Status VerifyPart(FileSystem& files, const std::string& path,
                         const ManifestFile& part) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
                    OpenPart(files, path, part));
-  std::string header(static_cast<size_t>(part.header_bytes), '\0');
-  RETURN_IF_ERROR(file->Read(0, part.header_bytes, header.data()));
-  if (Checksum(header.data(), part.header_bytes) != part.header_checksum) {
-    return ChecksumMismatch(path, "the header");
-  }
   std::vector<float> buffer;
-  for (const ManifestPiece& piece : part.pieces) {
-    const int64_t num_chunks = static_cast<int64_t>(piece.checksums.size());
-    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-      RETURN_IF_ERROR(ReadChunk(*file, path, piece, chunk, buffer));
+  return ReadAll(part, [&](const CheckedBytes& bytes) {
+    return ReadFromAnyCopy(files, *file, path, bytes, buffer);
+  });
+}
+
+// Reads every copy of the part, also those that no reader needs.
+absl::Status VerifyCopiesOfPart(FileSystem& files, const std::string& path,
+                                const ManifestFile& part) {
+  RETURN_IF_ERROR(VerifyPart(files, path, part));
+  ASSIGN_OR_RETURN(const std::vector<FileCopy> copies, files.OpenCopies(path));
+  std::vector<DamagedCopy> damaged;
+  std::string whole_host;
+  std::vector<float> buffer;
+  for (const FileCopy& copy : copies) {
+    absl::Status status = CheckSize(*copy.file, path, part);
+    if (status.ok()) {
+      status = ReadAll(part, [&](const CheckedBytes& bytes) {
+        return ReadBytes(*copy.file, path, bytes, buffer);
+      });
     }
+    if (status.ok()) {
+      whole_host = copy.host;
+    } else {
+      damaged.push_back({.path = path,
+                         .host = copy.host,
+                         .reason = std::string(status.message())});
+    }
+  }
+  for (DamagedCopy& copy : damaged) {
+    copy.used_host = whole_host.empty() ? "another host" : whole_host;
+    files.OnDamagedCopy(copy);
   }
   return absl::OkStatus();
 }
@@ -170,6 +246,7 @@ absl::Status CheckShape(const Manifest& manifest, const std::string& path,
 
 // A chunk of a stored piece that some wanted piece has elements of.
 struct ChunkToLoad {
+  FileSystem* files;
   const RandomAccessFile* file;
   const std::string* path;
   const ManifestPiece* stored;
@@ -210,7 +287,8 @@ absl::StatusOr<LoadList> ListChunks(FileSystem& files,
         file = list.files.back().get();
       }
       for (size_t i = 0; i < stored.checksums.size(); ++i) {
-        const ChunkToLoad chunk = {.file = file,
+        const ChunkToLoad chunk = {.files = &files,
+                                   .file = file,
                                    .path = &list.paths.back(),
                                    .stored = &stored,
                                    .wanted = &wants->second,
@@ -232,8 +310,9 @@ absl::Status LoadChunk(const ChunkToLoad& chunk) {
   // Kept by each thread, since new memory for each chunk costs as much as
   // reading.
   thread_local std::vector<float> buffer;
-  RETURN_IF_ERROR(ReadChunk(*chunk.file, *chunk.path, *chunk.stored,
-                            chunk.chunk_idx, buffer));
+  RETURN_IF_ERROR(ReadFromAnyCopy(*chunk.files, *chunk.file, *chunk.path,
+                                  ChunkOf(*chunk.stored, chunk.chunk_idx),
+                                  buffer));
   for (const WantedPiece& w : *chunk.wanted) {
     CopyShared(chunk.run(), buffer.data(), *w.piece);
   }
@@ -280,14 +359,24 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
         "without a manifest its save never finished."));
   }
   RETURN_IF_ERROR(file.status());
-  if ((*file)->size() > kMaxManifestBytes) {
-    return absl::DataLossError(absl::StrCat(
-        manifest_path, " has ", (*file)->size(), " bytes, a manifest has ",
-        kMaxManifestBytes, " at most. Use another checkpoint."));
+  Manifest manifest;
+  const auto read = [&](const RandomAccessFile& copy) -> absl::Status {
+    if (copy.size() > kMaxManifestBytes) {
+      return absl::DataLossError(absl::StrCat(
+          manifest_path, " has ", copy.size(), " bytes, a manifest has ",
+          kMaxManifestBytes, " at most. Use another checkpoint."));
+    }
+    std::string text(static_cast<size_t>(copy.size()), '\0');
+    RETURN_IF_ERROR(copy.Read(0, copy.size(), text.data()));
+    ASSIGN_OR_RETURN(manifest, ParseManifest(text, manifest_path));
+    return absl::OkStatus();
+  };
+  absl::Status status = read(**file);
+  if (!status.ok()) {
+    status = ReadAnotherCopy(files, manifest_path, status, read);
   }
-  std::string text(static_cast<size_t>((*file)->size()), '\0');
-  RETURN_IF_ERROR((*file)->Read(0, (*file)->size(), text.data()));
-  return ParseManifest(text, manifest_path);
+  RETURN_IF_ERROR(status);
+  return manifest;
 }
 
 absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
@@ -300,6 +389,14 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path) {
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
   for (const ManifestFile& part : manifest.files) {
     RETURN_IF_ERROR(VerifyPart(files, JoinPath(path, part.name), part));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyCopies(FileSystem& files, const std::string& path) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
+  for (const ManifestFile& part : manifest.files) {
+    RETURN_IF_ERROR(VerifyCopiesOfPart(files, JoinPath(path, part.name), part));
   }
   return absl::OkStatus();
 }

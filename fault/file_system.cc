@@ -187,6 +187,13 @@ class PosixFiles : public FileSystem {
 
 }  // namespace
 
+absl::StatusOr<std::vector<FileCopy>> FileSystem::OpenCopies(
+    const std::string& path) {
+  std::vector<FileCopy> copies(1);
+  ASSIGN_OR_RETURN(copies.front().file, Open(path));
+  return copies;
+}
+
 FileSystem* PosixFileSystem() {
   static PosixFiles* const files = new PosixFiles;
   return files;

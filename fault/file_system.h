@@ -33,6 +33,20 @@ class RandomAccessFile {
                             void* out) const = 0;
 };
 
+// A copy of a file. `host` is empty on this machine.
+struct FileCopy {
+  std::string host;
+  std::unique_ptr<RandomAccessFile> file;
+};
+
+// A copy that could not be used, and the host whose copy was read instead.
+struct DamagedCopy {
+  std::string path;
+  std::string host;
+  std::string reason;
+  std::string used_host;
+};
+
 // Errors name the path: NotFound, PermissionDenied, ResourceExhausted if the
 // disk is full, Internal otherwise. Changes to a folder (files created, renamed
 // or removed, folders made in it) survive a crash only after SyncDirectory() on
@@ -45,6 +59,12 @@ class FileSystem {
       const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(
       const std::string& path) = 0;
+  // All copies of the file, first the one that Open() opens. There is one,
+  // unless a folder is spread over several disks. Errors are those of Open().
+  virtual absl::StatusOr<std::vector<FileCopy>> OpenCopies(
+      const std::string& path);
+  // Readers tell here of each copy that they passed over.
+  virtual void OnDamagedCopy(const DamagedCopy& /*copy*/) {}
   // Within one folder; replaces a file of the new name, atomically.
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;

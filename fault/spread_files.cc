@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 
@@ -47,20 +48,27 @@ class SpreadFile : public WritableFile {
   std::vector<WritableFile*> copies_;
 };
 
+// "step-00000012/rank-00000.g1.safetensors": hosts may have a folder under
+// names of their own.
+absl::string_view ShortName(absl::string_view path) {
+  size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos || slash == 0) return path;
+  slash = path.rfind('/', slash - 1);
+  return slash == absl::string_view::npos ? path : path.substr(slash + 1);
+}
+
 }  // namespace
 
-SpreadFiles::SpreadFiles(FileSystem* here,
-                         std::vector<std::shared_ptr<FileSystem>> mirrors,
-                         std::vector<std::shared_ptr<FileSystem>> sources)
-    : mirrors_(std::move(mirrors)),
-      sources_(std::move(sources)),
-      written_{here},
-      read_{here} {
-  for (const auto& mirror : mirrors_) {
-    written_.push_back(mirror.get());
-    read_.push_back(mirror.get());
-  }
-  for (const auto& source : sources_) read_.push_back(source.get());
+std::shared_ptr<FileSystem> BorrowedFiles(FileSystem* files) {
+  return {std::shared_ptr<void>(), files};
+}
+
+SpreadFiles::SpreadFiles(HostDisk here, std::vector<HostDisk> mirrors,
+                         std::vector<HostDisk> sources) {
+  disks_.push_back(std::move(here));
+  for (HostDisk& mirror : mirrors) disks_.push_back(std::move(mirror));
+  for (const HostDisk& disk : disks_) written_.push_back(disk.files.get());
+  for (HostDisk& source : sources) disks_.push_back(std::move(source));
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> SpreadFiles::Create(
@@ -80,8 +88,9 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> SpreadFiles::Open(
     const std::string& path) {
   absl::Status first;
   std::string unreached;
-  for (FileSystem* files : read_) {
-    absl::StatusOr<std::unique_ptr<RandomAccessFile>> file = files->Open(path);
+  for (const HostDisk& disk : disks_) {
+    absl::StatusOr<std::unique_ptr<RandomAccessFile>> file =
+        disk.files->Open(path);
     if (file.ok()) return file;
     if (absl::IsAborted(file.status())) return file.status();
     if (first.ok()) first = file.status();
@@ -92,6 +101,34 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> SpreadFiles::Open(
   return absl::Status(
       first.code(),
       absl::StrCat(first.message(), ", and no other host has it", unreached));
+}
+
+absl::StatusOr<std::vector<FileCopy>> SpreadFiles::OpenCopies(
+    const std::string& path) {
+  std::vector<FileCopy> copies;
+  for (const HostDisk& disk : disks_) {
+    absl::StatusOr<std::unique_ptr<RandomAccessFile>> file =
+        disk.files->Open(path);
+    if (absl::IsAborted(file.status())) return file.status();
+    if (file.ok()) {
+      copies.push_back({.host = disk.host, .file = *std::move(file)});
+    }
+  }
+  if (!copies.empty()) return copies;
+  return Open(path).status();  // Says why there is none.
+}
+
+void SpreadFiles::OnDamagedCopy(const DamagedCopy& copy) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!damaged_.emplace(copy.path, copy.host).second) return;
+  lines_.push_back(absl::StrCat(ShortName(copy.path), " on ", copy.host,
+                                " is damaged, and ", copy.used_host,
+                                "'s copy was read instead: ", copy.reason));
+}
+
+std::vector<std::string> SpreadFiles::TakeDamagedCopies() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(lines_, {});
 }
 
 absl::Status SpreadFiles::Rename(const std::string& from,
@@ -117,8 +154,8 @@ absl::Status SpreadFiles::Remove(const std::string& path) {
 }
 
 bool SpreadFiles::Exists(const std::string& path) {
-  for (FileSystem* files : read_) {
-    if (files->Exists(path)) return true;
+  for (const HostDisk& disk : disks_) {
+    if (disk.files->Exists(path)) return true;
   }
   return false;
 }
@@ -128,8 +165,9 @@ absl::StatusOr<std::vector<std::string>> SpreadFiles::List(
   std::set<std::string> names;
   absl::Status first;
   bool any = false;
-  for (FileSystem* files : read_) {
-    const absl::StatusOr<std::vector<std::string>> listed = files->List(path);
+  for (const HostDisk& disk : disks_) {
+    const absl::StatusOr<std::vector<std::string>> listed =
+        disk.files->List(path);
     if (listed.ok()) {
       any = true;
       names.insert(listed->begin(), listed->end());

@@ -5,7 +5,9 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,7 +22,9 @@
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
+#include "fault/moved_files.h"
 #include "fault/reshard.h"
+#include "fault/spread_files.h"
 #include "fault/weight_export.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/job_file.h"
@@ -33,6 +37,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 struct CheckpointOptions {
   std::string path;
+  std::vector<std::string> with;  // The same of other hosts.
   std::string output;
   bool json = false;
   std::string format = "safetensors";
@@ -75,16 +80,64 @@ OrderedJson Describe(const std::string& path, const Manifest& manifest) {
           {"bytes", bytes}};
 }
 
+std::string WithoutEndingSlash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// The user's folder and those of --with, as one folder.
+//
+// Hosts' folders of a step lie in folders that stand for each other, too: an
+// export needs what lies beside the steps.
+absl::StatusOr<std::unique_ptr<SpreadFiles>> FilesOf(
+    const CheckpointOptions& options, bool is_step) {
+  const std::string path = WithoutEndingSlash(options.path);
+  const std::string name = path.substr(path.rfind('/') + 1);
+  std::vector<HostDisk> others;
+  std::set<std::string> given = {path};
+  for (const std::string& with : options.with) {
+    const std::string other = WithoutEndingSlash(with);
+    if (!given.insert(other).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          other, " is given twice; --with names another host's folder"));
+    }
+    if (!PosixFileSystem()->Exists(other)) {
+      return absl::NotFoundError(
+          absl::StrCat("no such folder: ", other, " (--with)"));
+    }
+    if (is_step && other.substr(other.rfind('/') + 1) != name) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--with ", other, ": expected another host's folder of the same ",
+          "step, whose name is ", name));
+    }
+    others.push_back({is_step ? std::make_shared<MovedFiles>(ParentPath(path),
+                                                             ParentPath(other))
+                              : std::make_shared<MovedFiles>(path, other),
+                      other});
+  }
+  return std::make_unique<SpreadFiles>(
+      HostDisk{BorrowedFiles(PosixFileSystem()), path}, std::vector<HostDisk>(),
+      std::move(others));
+}
+
+// Says which damaged copies were passed over.
+void ReportDamagedCopies(SpreadFiles& files) {
+  for (const std::string& line : files.TakeDamagedCopies()) {
+    std::cerr << "warning: " << line << std::endl;
+  }
+}
+
 absl::Status RunList(const CheckpointOptions& options) {
-  FileSystem& files = *PosixFileSystem();
-  if (!files.Exists(options.path)) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<SpreadFiles> files,
+                   FilesOf(options, /*is_step=*/false));
+  if (!files->Exists(options.path)) {
     return absl::NotFoundError(absl::StrCat("no such folder: ", options.path));
   }
   ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
-                   ListCheckpoints(files, options.path));
+                   ListCheckpoints(*files, WithoutEndingSlash(options.path)));
   OrderedJson list = OrderedJson::array();
   for (const CheckpointEntry& entry : entries) {
-    const auto manifest = ReadManifest(files, entry.path);
+    const auto manifest = ReadManifest(*files, entry.path);
     if (manifest.ok()) {
       list.push_back(Describe(entry.path, *manifest));
     } else {
@@ -102,6 +155,7 @@ absl::Status RunList(const CheckpointOptions& options) {
     std::cout << absl::StrFormat("step %8d   %s   %s\n", entry.step, facts,
                                  entry.path);
   }
+  ReportDamagedCopies(*files);
   if (options.json) {
     std::cout << JsonText(list, 2) << std::endl;
   } else if (entries.empty()) {
@@ -111,8 +165,10 @@ absl::Status RunList(const CheckpointOptions& options) {
 }
 
 absl::Status RunShow(const CheckpointOptions& options) {
-  ASSIGN_OR_RETURN(const Manifest manifest,
-                   ReadManifest(*PosixFileSystem(), options.path));
+  ASSIGN_OR_RETURN(const std::unique_ptr<SpreadFiles> files,
+                   FilesOf(options, /*is_step=*/true));
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(*files, options.path));
+  ReportDamagedCopies(*files);
   OrderedJson json = Describe(options.path, manifest);
   OrderedJson& tensors = json["tensors"] = OrderedJson::object();
   for (const auto& [name, shape] : manifest.shapes) {
@@ -146,19 +202,24 @@ absl::Status RunShow(const CheckpointOptions& options) {
 }
 
 absl::Status RunVerify(const CheckpointOptions& options) {
-  FileSystem& files = *PosixFileSystem();
+  ASSIGN_OR_RETURN(const std::unique_ptr<SpreadFiles> files,
+                   FilesOf(options, /*is_step=*/true));
   const double start = MonotonicSeconds();
-  const absl::Status status = VerifyCheckpoint(files, options.path);
+  const absl::Status status = VerifyCopies(*files, options.path);
   const double seconds = MonotonicSeconds() - start;
+  const std::vector<std::string> damaged = files->TakeDamagedCopies();
   if (options.json) {
     // A damaged checkpoint is an answer, too: it goes where the answer goes.
-    OrderedJson json = {{"path", options.path}, {"whole", status.ok()}};
+    OrderedJson json = {{"path", options.path},
+                        {"whole", status.ok()},
+                        {"damaged_copies", damaged}};
     if (!status.ok()) json["error"] = std::string(status.message());
     std::cout << JsonText(json, 2) << std::endl;
   }
   RETURN_IF_ERROR(status);
   if (options.json) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, options.path));
+  for (const std::string& line : damaged) std::cout << line << std::endl;
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(*files, options.path));
   int64_t bytes = 0;
   for (const ManifestFile& file : manifest.files) bytes += file.bytes;
   std::cout << options.path << " is whole: " << FormatBytes(bytes)
@@ -176,7 +237,8 @@ absl::StatusOr<int64_t> ParseShardSize(const std::string& text) {
 }
 
 absl::Status RunExport(const CheckpointOptions& options) {
-  FileSystem& files = *PosixFileSystem();
+  ASSIGN_OR_RETURN(const std::unique_ptr<SpreadFiles> files,
+                   FilesOf(options, /*is_step=*/true));
   const bool makes_folder = options.format == "huggingface";
   WeightExport what = {.checkpoint = options.path};
   const std::string type = !options.type.empty() ? options.type
@@ -188,14 +250,15 @@ absl::Status RunExport(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(what.max_shard_bytes, ParseShardSize(options.max_shard));
   if (makes_folder) {
     ASSIGN_OR_RETURN(what.other_files,
-                     FilesBesideWeights(files, options.path, what.type));
+                     FilesBesideWeights(*files, options.path, what.type));
     ASSIGN_OR_RETURN(
         what.naming,
         NamingOfConfig(what.other_files.at(kModelConfig), kModelConfig));
-    RETURN_IF_ERROR(ExportWeightFolder(files, what, options.output));
+    RETURN_IF_ERROR(ExportWeightFolder(*files, what, options.output));
   } else {
-    RETURN_IF_ERROR(ExportWeightFile(files, what, options.output));
+    RETURN_IF_ERROR(ExportWeightFile(*files, what, options.output));
   }
+  ReportDamagedCopies(*files);
   if (options.json) {
     std::cout << JsonText(OrderedJson{{"output", options.output}}, 2)
               << std::endl;
@@ -235,17 +298,19 @@ absl::Status FitBatch(const Layout& old_layout, int32_t micro_batch,
 
 absl::Status RunReshard(const CheckpointOptions& options) {
   const PrivateFiles private_files;
-  FileSystem& files = *PosixFileSystem();
+  ASSIGN_OR_RETURN(const std::unique_ptr<SpreadFiles> files,
+                   FilesOf(options, /*is_step=*/true));
   ASSIGN_OR_RETURN(const CheckpointInfo info,
-                   ReadCheckpointInfo(files, options.path));
+                   ReadCheckpointInfo(*files, options.path));
   ASSIGN_OR_RETURN(
       const JobSpec job,
       ParseJob(info.job_yaml, absl::StrCat(options.path, " (job_yaml)")));
   Layout layout = options.layout;
   RETURN_IF_ERROR(FitBatch(info.layout, options.micro_batch, layout));
   ASSIGN_OR_RETURN(const CheckpointEntry entry,
-                   ReshardCheckpoint(files, options.path, options.output,
+                   ReshardCheckpoint(*files, options.path, options.output,
                                      job.model, layout));
+  ReportDamagedCopies(*files);
   if (options.json) {
     std::cout << JsonText(OrderedJson{{"path", entry.path},
                                       {"layout", LayoutJson(layout)}},
@@ -276,6 +341,11 @@ CLI::App* AddSubcommand(CLI::App& parent, const SubcommandText& text,
   CLI::App* command = parent.add_subcommand(text.name, text.purpose);
   command->add_option(text.argument, options->path, text.argument_help)
       ->required();
+  command
+      ->add_option("--with", options->with,
+                   "The same folder as another host has it, where hosts keep "
+                   "checkpoints on their own disks; may be repeated")
+      ->allow_extra_args(false);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(absl::StrCat("Example: ", text.example));
   const std::string name = text.name;
@@ -312,7 +382,9 @@ void AddCheckpointCommand(CLI::App& app, int* exit_code) {
   AddSubcommand(*checkpoint,
                 {"verify", "Read every byte and compare checksums", "PATH",
                  "The folder of one step",
-                 "millrace checkpoint verify checkpoints/step-00000100"},
+                 "\n  millrace checkpoint verify checkpoints/step-00000100"
+                 "\n  millrace checkpoint verify node1/step-00000100 "
+                 "--with node2/step-00000100 --with node3/step-00000100"},
                 RunVerify, options, exit_code);
   CLI::App* export_command = AddSubcommand(
       *checkpoint,

@@ -30,7 +30,8 @@ using boost::system::error_code;
 
 // Disks that are slow to make a file durable must not hold up other readers.
 constexpr size_t kNumDiskThreads = 4;
-// As the coordinator's server does with who has not proven to know the secret.
+// The coordinator's server treats strangers alike: peers that have not proven
+// to know the secret.
 constexpr auto kProofLimit = std::chrono::seconds(20);
 constexpr size_t kMaxStrangers = 64;
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
@@ -86,7 +87,7 @@ class FileServer::Impl {
     Session(std::shared_ptr<Connection> of, const ServedFiles& served)
         : connection(std::move(of)), calls(served, *PosixFileSystem()) {}
     std::shared_ptr<Connection> connection;
-    FileCalls calls;    // Of the disk's thread while `busy`.
+    FileCalls calls;    // The disk's thread uses it while `busy`.
     bool busy = false;  // A call is under way.
   };
 

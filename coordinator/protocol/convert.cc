@@ -26,6 +26,18 @@ Precision FromMessage(protocol::LayoutPrecision precision) {
                                                           : Precision::kFloat32;
 }
 
+// An unknown value is fp32: the hashes of Programs then differ.
+GradientReduction FromMessage(protocol::LayoutGradientReduction reduction) {
+  switch (reduction) {
+    case protocol::LAYOUT_GRADIENT_REDUCTION_BFLOAT16:
+      return GradientReduction::kBfloat16;
+    case protocol::LAYOUT_GRADIENT_REDUCTION_BFLOAT16_ACROSS:
+      return GradientReduction::kBfloat16Across;
+    default:
+      return GradientReduction::kFloat32;
+  }
+}
+
 }  // namespace
 
 protocol::LayoutMessage ToMessage(const Layout& layout) {
@@ -36,7 +48,8 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_num_microbatches(layout.num_microbatches);
   message.set_zero(layout.zero);
   message.set_precision(ToMessage(layout.precision));
-  message.set_gradient_reduction(ToMessage(layout.gradient_reduction));
+  message.set_gradient_reduction(static_cast<protocol::LayoutGradientReduction>(
+      layout.gradient_reduction));
   message.set_moments(static_cast<uint32_t>(layout.moments));
   message.set_objective(
       static_cast<protocol::LayoutObjective>(layout.objective));

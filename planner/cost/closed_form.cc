@@ -30,6 +30,7 @@ const StepPasses& StepModel::State::PassesOf(const Layout& layout) {
   Layout key = layout;
   key.zero = 0;
   key.data_groups = 1;
+  key.gradient_reduction = GradientReduction::kFloat32;
   auto& last = last_passes[static_cast<size_t>(layout.recompute)];
   if (!last.has_value() || !(last->layout == key)) {
     const PipelinePasses passes = MakePasses(layout);

@@ -13,6 +13,7 @@ Layout WithRecompute(const Layout& layout, Recompute recompute) {
   Layout uniform = layout;
   uniform.zero = 0;
   uniform.data_groups = 1;
+  uniform.gradient_reduction = GradientReduction::kFloat32;
   uniform.recompute = recompute;
   uniform.recompute_by_stage.clear();
   return uniform;

@@ -97,26 +97,25 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
       static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
   const double gradient_bytes =
       layout.rounds_gradients() ? kRoundedBytes : implementation.gradient_bytes;
+  const double across_bytes =
+      layout.rounds_across() ? kRoundedBytes : gradient_bytes;
   const auto add = [&](double count, double elements,
                        const GroupPlacement& group) {
     if (count == 0 || elements <= 0 || group.size() <= 1) return;
-    const auto seconds = [&](OpKind kind, const GroupPlacement& ranks,
-                             double of_elements) {
-      return cost.CollectiveSeconds(kind, gradient_bytes * of_elements, ranks);
+    const auto seconds = [&](OpKind kind) {
+      return cost.CollectiveSeconds(kind, gradient_bytes * elements, group);
     };
     const bool is_cut = layout.data_groups > 1;
     double reduce_s =
         seconds(layout.zero == 0 && !is_cut ? OpKind::kAllReduce
-                                            : OpKind::kReduceScatter,
-                group, elements);
+                                            : OpKind::kReduceScatter);
     double across_s = 0;
     if (is_cut) {
-      across_s =
-          seconds(OpKind::kAllReduce, AcrossPlacement(layout, implementation),
-                  elements / static_cast<double>(group.size()));
-      if (layout.zero == 0) {
-        reduce_s += seconds(OpKind::kAllGather, group, elements);
-      }
+      across_s = cost.CollectiveSeconds(
+          OpKind::kAllReduce,
+          across_bytes * elements / static_cast<double>(group.size()),
+          AcrossPlacement(layout, implementation));
+      if (layout.zero == 0) reduce_s += seconds(OpKind::kAllGather);
     }
     traffic.reduce += count * reduce_s;
     traffic.across += count * across_s;
@@ -162,8 +161,9 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
   return traffic;
 }
 
+// `slice` is the rank's part of what its group holds.
 double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
-                                double held, double owned) {
+                                double held, double owned, double slice) {
   const auto seconds = [&](OpKind kind, double elements) {
     const OptimizerAttributes bucket{
         .num_elements = static_cast<int64_t>(elements), .data_sharded = false};
@@ -176,6 +176,9 @@ double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
         layout.shards_gradients() ? layout.num_microbatches : 1;
     sum += times * (seconds(OpKind::kRoundGradients, held) +
                     seconds(OpKind::kWidenGradients, owned));
+  } else if (layout.rounds_across()) {
+    sum += seconds(OpKind::kRoundGradients, slice) +
+           seconds(OpKind::kWidenGradients, slice);
   }
   if (layout.shards_gradients()) {
     sum += (layout.num_microbatches - 1) *
@@ -225,7 +228,9 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
     }
     traffic.reduce += seconds(OpKind::kReduceScatter, gradient_bytes);
     if (layout.data_groups > 1) {
-      const double bytes = gradient_bytes * elements / traffic.buckets /
+      const double across_bytes =
+          layout.rounds_across() ? kRoundedBytes : gradient_bytes;
+      const double bytes = across_bytes * elements / traffic.buckets /
                            static_cast<double>(group.size());
       traffic.across +=
           traffic.buckets *
@@ -249,18 +254,16 @@ double OptimizerSeconds(const Layout& layout,
                         const RankParameters& parameters) {
   const double replicas =
       static_cast<double>(layout.group_data()) * layout.context;
-  const bool shards = layout.zero >= 1;
-  const double owned =
-      parameters.dense / (shards ? replicas : 1) +
-      parameters.experts / (shards ? NumExpertReplicas(layout) : 1);
+  const double all = parameters.dense + parameters.experts;
+  const double slice = parameters.dense / replicas +
+                       parameters.experts / NumExpertReplicas(layout);
+  const double owned = layout.zero >= 1 ? slice : all;
   if (!cost.HasSheet()) {
     const HardwareProfile& profile = cost.profile();
     return ContentionOf(NumComputing(layout, profile), profile) *
-           MeasuredOptimizerSeconds(
-               layout, cost, parameters.dense + parameters.experts, owned);
+           MeasuredOptimizerSeconds(layout, cost, all, owned, slice);
   }
-  const double held =
-      layout.zero >= 2 ? owned : parameters.dense + parameters.experts;
+  const double held = layout.zero >= 2 ? owned : all;
   // AdamW reads the gradient and reads and writes master weight and both
   // moments, and writes the weight; its norm is read before, and gradients are
   // zeroed after.
@@ -273,8 +276,10 @@ double OptimizerSeconds(const Layout& layout,
     // All are rounded and what this rank gets of them is widened, after each
     // micro-batch where gradients are sharded.
     const double times = layout.zero >= 2 ? layout.num_microbatches : 1;
-    bytes += times * (kRoundedBytes + implementation.gradient_bytes) *
-             (parameters.dense + parameters.experts + owned);
+    bytes +=
+        times * (kRoundedBytes + implementation.gradient_bytes) * (all + owned);
+  } else if (layout.rounds_across()) {
+    bytes += (kRoundedBytes + implementation.gradient_bytes) * 2 * slice;
   }
   return cost.MemorySeconds(bytes);
 }

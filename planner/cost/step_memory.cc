@@ -73,14 +73,19 @@ StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
 }
 
 // Bytes of whole buckets: the one in use and the one being reduced. A bucket
-// that is reduced in bf16 is whole in fp32 only until it is rounded.
+// that is reduced in bf16 is whole in fp32 only until it is rounded. Where only
+// slices are rounded, their copies come on top.
 double WholeGradientBytes(const Layout& layout,
                           const Implementation& implementation,
                           const StageLoad& load) {
   const double layer = load.layer_parameters;
   const double before = std::max(layer, load.largest_end);
   const double in_use = layout.zero >= 2 ? implementation.gradient_bytes : 0;
-  if (!layout.rounds_gradients()) return in_use * (layer + before);
+  if (!layout.rounds_gradients()) {
+    const double slices =
+        layout.rounds_across() ? kBfloat16Bytes / layout.group_data() : 0;
+    return (in_use + slices) * (layer + before);
+  }
   return std::max((in_use + kBfloat16Bytes) * load.largest_end,
                   (in_use + kBfloat16Bytes) * layer + kBfloat16Bytes * before);
 }

@@ -26,22 +26,23 @@ OrderedJson RecomputeJson(const Layout& layout) {
 }
 
 OrderedJson LayoutJson(const Layout& layout) {
-  return {{"pipeline", layout.pipeline},
-          {"interleave", layout.interleave},
-          {"data", layout.data},
-          {"data_groups", layout.data_groups},
-          {"zero", layout.zero},
-          {"tensor", layout.tensor},
-          {"sequence_parallel", layout.tensor > 1},
-          {"context", layout.context},
-          {"expert", layout.expert},
-          {"micro_batch", layout.micro_batch},
-          {"recompute", RecomputeJson(layout)},
-          {"precision", PrecisionName(layout)},
-          {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
-          {"moments", Describe(layout.moments).name},
-          {"schedule", ScheduleName(layout.schedule)},
-          {"copy_engines", layout.copy_engines.any()}};
+  return {
+      {"pipeline", layout.pipeline},
+      {"interleave", layout.interleave},
+      {"data", layout.data},
+      {"data_groups", layout.data_groups},
+      {"zero", layout.zero},
+      {"tensor", layout.tensor},
+      {"sequence_parallel", layout.tensor > 1},
+      {"context", layout.context},
+      {"expert", layout.expert},
+      {"micro_batch", layout.micro_batch},
+      {"recompute", RecomputeJson(layout)},
+      {"precision", PrecisionName(layout)},
+      {"gradient_reduction", GradientReductionName(layout.gradient_reduction)},
+      {"moments", Describe(layout.moments).name},
+      {"schedule", ScheduleName(layout.schedule)},
+      {"copy_engines", layout.copy_engines.any()}};
 }
 
 // Returns the order of the mesh axes on the network, innermost first.

@@ -71,6 +71,11 @@ std::string LayoutName(const Layout& layout, bool passes_listed) {
   if (layout.gemm_format != GemmFormat::kAsStored) {
     words.emplace_back(PrecisionName(layout));
   }
+  if (layout.rounds_gradients()) {
+    words.emplace_back("gr-bf16");
+  } else if (layout.rounds_across()) {
+    words.emplace_back("gr-across");
+  }
   if (passes_listed || layout.schedule == Schedule::kListScheduled) {
     words.emplace_back("list");
   } else if (layout.schedule == Schedule::kZeroBubble) {

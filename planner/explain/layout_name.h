@@ -22,11 +22,14 @@ namespace millrace {
 //   zero    ZeRO stage
 //   rc-     ops that are recomputed: "rc-full", "rc-norm+act"; "rc-act@62" if
 //           62 stages recompute at most these and the others less or nothing
-//   fp8, fp4, zb (zero bubble), list (list-scheduled)
+//   fp8, fp4
+//   gr-bf16, gr-across
+//           gradients reduced in bf16: all, or between data groups alone
+//   zb (zero bubble), list (list-scheduled)
 //   ce      copy engines
 //
 // The name leaves out what all layouts of a job share: the number of
-// micro-batches, fp32 or bf16, and how gradients are reduced.
+// micro-batches, and fp32 or bf16.
 //
 // `passes_listed` says that list scheduling orders the passes although the
 // layout names another schedule. The name then says list.

@@ -87,10 +87,11 @@ void NoteCommon(Export& out) {
         " groups (layout.data_groups): the framework's go over the whole data "
         "axis"));
   }
-  if (out.layout.rounds_gradients()) {
-    out.differences.push_back(
-        "training.gradient_reduction bf16: the framework's own default says "
-        "what gradients are reduced in");
+  if (out.layout.rounds_gradients() || out.layout.rounds_across()) {
+    out.differences.push_back(absl::StrCat(
+        "training.gradient_reduction ",
+        GradientReductionName(out.layout.gradient_reduction),
+        ": the framework's own default says what gradients are reduced in"));
   }
   if (out.layout.moments != MomentFormat::kFloat32) {
     out.differences.push_back(absl::StrCat(

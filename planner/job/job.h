@@ -84,7 +84,7 @@ struct TrainingSpec {
   int64_t global_batch = 0;  // Sequences per step.
   uint64_t seed = 0;
   std::string precision = "fp32";
-  std::string gradient_reduction = "fp32";
+  std::string gradient_reduction = "fp32";  // Or another name, or "auto".
   std::string objective = "cross_entropy";  // Or "dpo".
   double dpo_beta = 0.1;
   double dpo_label_smoothing = 0;         // Share of pairs taken to be swapped.
@@ -93,6 +93,12 @@ struct TrainingSpec {
   int64_t validation_interval_steps = 0;  // 0: never.
   int64_t validation_steps = 1;
   OptimizerSpec optimizer;
+  // Absent where the search chooses: fp32, or bf16 for what hosts send each
+  // other alone.
+  std::optional<GradientReduction> reduction() const {
+    if (gradient_reduction == "auto") return std::nullopt;
+    return GradientReductionOf(gradient_reduction);
+  }
   bool trains_preferences() const { return objective == "dpo"; }
   Objective minimizes() const {
     return trains_preferences() ? Objective::kPreference

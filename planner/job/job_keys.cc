@@ -273,9 +273,11 @@ const JobKey kJobKeys[] = {
      .doc = "What data replicas send each other gradients of matrices in, to "
             "sum them. bf16 halves the data axis' traffic, for slow networks "
             "between hosts; it takes time to round, and rounds what is learnt. "
-            "Gradients are kept and added up over micro-batches in fp32 either "
-            "way.",
-     .choices = "fp32|bf16"},
+            "bf16_across does so between the groups of layout.data_groups and "
+            "sums in fp32 inside them. auto: fp32, or bf16 for what hosts send "
+            "each other alone, where that is faster. Gradients are kept and "
+            "added up over micro-batches in fp32 in any case.",
+     .choices = "fp32|bf16|bf16_across|auto"},
     {KEY(training.objective),
      .doc = "What training minimizes. dpo: the loss of pairs of answers, the "
             "chosen one against the rejected one (direct preference "

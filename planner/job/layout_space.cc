@@ -59,7 +59,8 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   AddMeshes(space.constraints, axes, space.num_devices,
             {.data_groups = space.constraints.data_groups.value_or(1),
              .precision = space.precision,
-             .gradient_reduction = space.gradient_reduction,
+             .gradient_reduction =
+                 space.gradient_reduction.value_or(GradientReduction::kFloat32),
              .moments = space.moments,
              .objective = space.objective,
              .document_length = space.document_length,
@@ -245,7 +246,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
       .global_batch = job.training.global_batch,
       .num_devices = num_devices,
       .precision = job.precision(),
-      .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
+      .gradient_reduction = job.training.reduction(),
       .moments = MomentFormatOf(job.training.optimizer.moments),
       .objective = job.training.minimizes(),
       .document_length =
@@ -337,6 +338,8 @@ void PinLayout(const Layout& layout, JobSpec* job) {
   pinned.zero = layout.zero;
   pinned.recompute = RecomputeKey(layout);
   pinned.schedule = ScheduleName(layout.schedule);
+  job->training.gradient_reduction =
+      GradientReductionName(layout.gradient_reduction);
 }
 
 }  // namespace millrace

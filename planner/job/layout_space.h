@@ -20,7 +20,10 @@ struct LayoutSpace {
   int64_t global_batch;
   int32_t num_devices;
   Precision precision = Precision::kFloat32;
-  Precision gradient_reduction = Precision::kFloat32;
+  // Absent: the search chooses between fp32 and bf16 for what hosts send each
+  // other alone.
+  std::optional<GradientReduction> gradient_reduction =
+      GradientReduction::kFloat32;
   MomentFormat moments = MomentFormat::kFloat32;
   Objective objective = Objective::kCrossEntropy;
   int32_t document_length = 0;  // Layout's.
@@ -63,8 +66,8 @@ absl::Status ExplainNoLayout(const LayoutSpace& space);
 // if not. Needs no profile: memory is not looked at.
 absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices);
 
-// Pins the job's axes, micro-batch, ZeRO, recompute and schedule, so that a
-// search considers only `layout`.
+// Pins the job's axes, micro-batch, ZeRO, recompute, schedule and gradient
+// reduction, so that a search considers only `layout`.
 void PinLayout(const Layout& layout, JobSpec* job);
 
 }  // namespace millrace

@@ -61,6 +61,31 @@ Schedule ScheduleOf(absl::string_view name) {
 
 const char* ScheduleName(Schedule schedule) { return Describe(schedule).name; }
 
+std::span<const GradientReductionDescriptor> GradientReductions() {
+  static constexpr GradientReductionDescriptor kReductions[] = {
+      {GradientReduction::kFloat32, "fp32"},
+      {GradientReduction::kBfloat16, "bf16"},
+      {GradientReduction::kBfloat16Across, "bf16_across"},
+  };
+  return kReductions;
+}
+
+const char* GradientReductionName(GradientReduction reduction) {
+  for (const GradientReductionDescriptor& row : GradientReductions()) {
+    if (row.reduction == reduction) return row.name;
+  }
+  CHECK(false) << "unknown reduction " << static_cast<int>(reduction);
+  return "";
+}
+
+GradientReduction GradientReductionOf(absl::string_view name) {
+  for (const GradientReductionDescriptor& row : GradientReductions()) {
+    if (name == row.name) return row.reduction;
+  }
+  CHECK(false) << "unknown reduction " << name;
+  return GradientReduction::kFloat32;
+}
+
 const PrecisionRecipe& RecipeOf(const Layout& layout) {
   return RecipeOf(layout.precision, layout.gemm_format);
 }
@@ -163,6 +188,8 @@ std::string LayoutToString(const Layout& layout) {
                   PrecisionName(layout));
   if (layout.rounds_gradients()) {
     absl::StrAppend(&text, ", gradients reduced in bf16");
+  } else if (layout.rounds_across()) {
+    absl::StrAppend(&text, ", gradients in bf16 between groups");
   }
   if (layout.moments != MomentFormat::kFloat32) {
     absl::StrAppend(&text, ", moments in ", Describe(layout.moments).name);

@@ -75,6 +75,23 @@ inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
 // et al., "Direct Preference Optimization", 2023).
 enum class Objective : uint8_t { kCrossEntropy, kPreference };
 
+// The format in which replicas send each other the gradients of matrices
+// (training.gradient_reduction). kBfloat16Across: fp32 inside the groups of
+// Layout::data_groups, bf16 between them, so that only the traffic between
+// hosts is rounded. Norms and biases are few and stay in fp32.
+enum class GradientReduction : uint8_t {
+  kFloat32,
+  kBfloat16,
+  kBfloat16Across,
+};
+struct GradientReductionDescriptor {
+  GradientReduction reduction;
+  const char* name;  // "bf16_across": the value of the key.
+};
+std::span<const GradientReductionDescriptor> GradientReductions();
+const char* GradientReductionName(GradientReduction reduction);
+GradientReduction GradientReductionOf(absl::string_view name);  // One of these.
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
@@ -99,9 +116,7 @@ struct Layout {
   // (2), parameters too (3).
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
-  // The format in which replicas send each other the gradients of matrices
-  // (training.gradient_reduction).
-  Precision gradient_reduction = Precision::kFloat32;
+  GradientReduction gradient_reduction = GradientReduction::kFloat32;
   MomentFormat moments = MomentFormat::kFloat32;
   Objective objective = Objective::kCrossEntropy;
   // Length of the document that a token lies in, averaged over tokens
@@ -134,8 +149,15 @@ struct Layout {
                ? recompute
                : recompute_by_stage[static_cast<size_t>(stage)];
   }
+  // Whether whole gradients are rounded before any reduction.
   bool rounds_gradients() const {
-    return gradient_reduction == Precision::kBfloat16 && data * context > 1;
+    return gradient_reduction == GradientReduction::kBfloat16 &&
+           data * context > 1;
+  }
+  // Whether only slices are rounded, between the groups of the data axis.
+  bool rounds_across() const {
+    return gradient_reduction == GradientReduction::kBfloat16Across &&
+           data_groups > 1;
   }
   bool trains_preferences() const {
     return objective == Objective::kPreference;

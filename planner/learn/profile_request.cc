@@ -318,14 +318,13 @@ absl::Status CheckGroups(const ProfileCommunication& what, int32_t num_ranks) {
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
     int32_t ranks_per_host, const ProfileBudget& budget, Backend backend) {
-  const LayoutSpace space{
-      .model = model,
-      .global_batch = training.global_batch,
-      .num_devices = num_ranks,
-      .precision = PrecisionOf(training.precision, backend),
-      .gradient_reduction = PrecisionOf(training.gradient_reduction),
-      .objective = training.minimizes(),
-      .gemm_format = GemmFormatOf(training.precision)};
+  const LayoutSpace space{.model = model,
+                          .global_batch = training.global_batch,
+                          .num_devices = num_ranks,
+                          .precision = PrecisionOf(training.precision, backend),
+                          .gradient_reduction = training.reduction(),
+                          .objective = training.minimizes(),
+                          .gemm_format = GemmFormatOf(training.precision)};
   std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
   const size_t num_layouts = layouts.size();
@@ -337,6 +336,13 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
   Collector collector(ranks_per_host);
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);
+    if (!space.gradient_reduction.has_value() ||
+        *space.gradient_reduction == GradientReduction::kBfloat16Across) {
+      // Groups of the data axis may send each other bf16.
+      Layout rounded = layout;
+      rounded.gradient_reduction = GradientReduction::kBfloat16;
+      CollectLayout(model, rounded, &collector);
+    }
     if (layout.zero != 1) continue;
     // The search tries these layouts where memory is short.
     Layout sharded = layout;

@@ -56,33 +56,57 @@ bool Rounds(const GraphBuilder& builder, const Bucket& bucket) {
   return builder.layout().rounds_gradients() && bucket.weight_decay;
 }
 
-// The whole bucket in bf16, to be reduced.
+// Makes the bf16 copy of a whole bucket, or of the rank's slice of it.
+// `gradients` holds the bucket or the slice alone.
 TensorId EmitRound(GraphBuilder& builder, const Bucket& bucket,
-                   TensorId gradients) {
-  const TensorId rounded =
-      builder.AddTensor(absl::StrCat("gradients/rounded/", bucket.name),
-                        {bucket.num_elements}, DType::kBfloat16);
+                   TensorId gradients, bool of_slice) {
+  const int64_t num_elements =
+      bucket.num_elements / (of_slice ? builder.layout().group_data() : 1);
+  const TensorId rounded = builder.AddTensor(
+      absl::StrCat(of_slice ? "gradients/rounded_sum/" : "gradients/rounded/",
+                   bucket.name),
+      {num_elements}, DType::kBfloat16);
   builder.Emit(
       {.kind = OpKind::kRoundGradients,
        .phase = Phase::kGradientReduce,
-       .name = absl::StrCat("round_gradients/", bucket.name),
-       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements},
+       .name = absl::StrCat(of_slice ? "round_sum/" : "round_gradients/",
+                            bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                         .data_sharded = of_slice},
        .inputs = {gradients},
        .outputs = {rounded}});
   return rounded;
 }
 
-void EmitWiden(GraphBuilder& builder, const Bucket& bucket, TensorId reduced,
-               TensorId gradients) {
-  builder.Emit({.kind = OpKind::kWidenGradients,
-                .phase = Phase::kGradientReduce,
-                .name = absl::StrCat("widen_gradients/", bucket.name),
-                .attributes =
-                    OptimizerAttributes{
-                        .num_elements = bucket.num_elements,
-                        .data_sharded = builder.layout().shards_optimizer()},
-                .inputs = {reduced},
-                .outputs = {gradients}});
+void EmitWiden(GraphBuilder& builder, const Bucket& bucket, std::string name,
+               TensorId reduced, TensorId gradients, bool of_slice) {
+  builder.Emit(
+      {.kind = OpKind::kWidenGradients,
+       .phase = Phase::kGradientReduce,
+       .name = absl::StrCat(name, "/", bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                         .data_sharded = of_slice},
+       .inputs = {reduced},
+       .outputs = {gradients}});
+}
+
+// Sums slices across the groups of the data axis. `gradients` holds the whole
+// bucket or the rank's slice alone. fp32 slices are rounded on their way where
+// the layout rounds what groups send each other.
+void EmitSumAcross(GraphBuilder& builder, const Bucket& bucket,
+                   TensorId gradients) {
+  const Layout& layout = builder.layout();
+  const GraphTensor operand = builder.graph().tensors[gradients];
+  const bool rounds =
+      (Rounds(builder, bucket) && operand.dtype == DType::kFloat32) ||
+      (layout.rounds_across() && bucket.weight_decay);
+  const TensorId sent =
+      rounds ? EmitRound(builder, bucket, gradients, true) : gradients;
+  const bool holds_bucket = !rounds && operand.dims[0] == bucket.num_elements;
+  EmitInPlaceCollective(
+      builder, OpKind::kAllReduce, Group::kReplicas, Phase::kGradientReduce,
+      absl::StrCat("reduce_across/", bucket.name), sent, holds_bucket);
+  if (rounds) EmitWiden(builder, bucket, "widen_sum", sent, gradients, true);
 }
 
 // Sums over the data axis: all of it, or this rank's slice. Where the axis is
@@ -92,18 +116,16 @@ void EmitSumOverData(GraphBuilder& builder, const Bucket& bucket,
   const Layout& layout = builder.layout();
   const bool is_cut = layout.data_groups > 1;
   const bool keeps_slice = layout.shards_optimizer();
-  const auto emit = [&](OpKind kind, Group group, const char* name,
-                        bool of_slice) {
+  const auto emit = [&](OpKind kind, Group group, const char* name) {
     EmitInPlaceCollective(builder, kind, group, Phase::kGradientReduce,
-                          absl::StrCat(name, "/", bucket.name), tensor,
-                          of_slice);
+                          absl::StrCat(name, "/", bucket.name), tensor);
   };
   emit(is_cut || keeps_slice ? OpKind::kReduceScatter : OpKind::kAllReduce,
-       ShardGroup(layout), "reduce_gradients", false);
+       ShardGroup(layout), "reduce_gradients");
   if (!is_cut) return;
-  emit(OpKind::kAllReduce, Group::kReplicas, "reduce_across", true);
+  EmitSumAcross(builder, bucket, tensor);
   if (keeps_slice) return;
-  emit(OpKind::kAllGather, Group::kShards, "gather_gradients", false);
+  emit(OpKind::kAllGather, Group::kShards, "gather_gradients");
 }
 
 void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
@@ -111,9 +133,11 @@ void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
   EmitSumOverTensorRanks(builder, bucket, gradients);
   const bool rounds = Rounds(builder, bucket);
   const TensorId reduced =
-      rounds ? EmitRound(builder, bucket, gradients) : gradients;
+      rounds ? EmitRound(builder, bucket, gradients, false) : gradients;
   EmitSumOverData(builder, bucket, reduced);
-  if (rounds) EmitWiden(builder, bucket, reduced, gradients);
+  if (!rounds) return;
+  EmitWiden(builder, bucket, "widen_gradients", reduced, gradients,
+            builder.layout().shards_optimizer());
 }
 
 // One micro-batch's gradients of the whole bucket -> `shard`.
@@ -122,7 +146,8 @@ void EmitReduceToShard(GraphBuilder& builder, const Bucket& bucket,
   EmitSumOverTensorRanks(builder, bucket, whole);
   const bool rounds = Rounds(builder, bucket);
   const DType dtype = rounds ? DType::kBfloat16 : DType::kFloat32;
-  const TensorId sent = rounds ? EmitRound(builder, bucket, whole) : whole;
+  const TensorId sent =
+      rounds ? EmitRound(builder, bucket, whole, false) : whole;
   const TensorId reduced =
       rounds ? builder.AddTensor(
                    absl::StrCat("gradients/rounded_shard/", bucket.name),
@@ -137,44 +162,14 @@ void EmitReduceToShard(GraphBuilder& builder, const Bucket& bucket,
                                           .dtype = dtype},
        .inputs = {sent},
        .outputs = {reduced}});
-  if (rounds) EmitWiden(builder, bucket, reduced, shard);
-}
-
-// ZeRO-2 where the data axis is cut: the slices that groups have summed over
-// all micro-batches are summed across, once a step.
-void EmitSumAcross(GraphBuilder& builder, const Bucket& bucket,
-                   TensorId slice) {
-  if (builder.layout().data_groups == 1) return;
-  const bool rounds = Rounds(builder, bucket);
-  TensorId sent = slice;
-  const OptimizerAttributes whole_slice{
-      .num_elements = builder.graph().tensors[slice].dims[0],
-      .data_sharded = false};
   if (rounds) {
-    sent =
-        builder.AddTensor(absl::StrCat("gradients/rounded_sum/", bucket.name),
-                          {whole_slice.num_elements}, DType::kBfloat16);
-    builder.Emit({.kind = OpKind::kRoundGradients,
-                  .phase = Phase::kGradientReduce,
-                  .name = absl::StrCat("round_sum/", bucket.name),
-                  .attributes = whole_slice,
-                  .inputs = {slice},
-                  .outputs = {sent}});
+    EmitWiden(builder, bucket, "widen_gradients", reduced, shard, true);
   }
-  EmitInPlaceCollective(builder, OpKind::kAllReduce, Group::kReplicas,
-                        Phase::kGradientReduce,
-                        absl::StrCat("reduce_across/", bucket.name), sent);
-  if (!rounds) return;
-  builder.Emit({.kind = OpKind::kWidenGradients,
-                .phase = Phase::kGradientReduce,
-                .name = absl::StrCat("widen_sum/", bucket.name),
-                .attributes = whole_slice,
-                .inputs = {sent},
-                .outputs = {slice}});
 }
 
 // ZeRO-2: the first micro-batch's sums go where the gradients stay, later ones
-// are added to them.
+// are added to them. Where the data axis is cut, the slices that groups have
+// summed over all micro-batches are summed across, once a step.
 void EmitShardedReductions(GraphBuilder& builder) {
   Graph& graph = builder.graph();
   const std::vector<Bucket>& buckets = graph.parameters.buckets;
@@ -200,7 +195,9 @@ void EmitShardedReductions(GraphBuilder& builder) {
          .inputs = {sum, gradients},
          .outputs = {gradients}});
     builder.EmitTo(&graph.last_reduce_by_bucket[i]);
-    EmitSumAcross(builder, buckets[i], gradients);
+    if (builder.layout().data_groups > 1) {
+      EmitSumAcross(builder, buckets[i], gradients);
+    }
   }
 }
 

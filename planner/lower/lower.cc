@@ -267,7 +267,7 @@ class Lowering {
     const Layout& layout = program_.layout;
     if (!layout.shards_gradients()) {
       if (microbatch_idx != layout.num_microbatches - 1) return;
-      if (!layout.rounds_gradients()) {
+      if (!layout.rounds_gradients() && !layout.rounds_across()) {
         EmitAll(graph_.reduce_by_bucket[bucket]);
         return;
       }
@@ -283,7 +283,12 @@ class Lowering {
         microbatch_idx == layout.num_microbatches - 1) {
       const std::vector<const GraphOp*> last =
           PointersTo(graph_.last_reduce_by_bucket[bucket]);
-      if (reduction.afterwards.empty()) {
+      // Slices that are rounded before they go across wait for their turn on
+      // the compute lane, as all that computes with what is communicated.
+      const bool rounds =
+          !last.empty() && LaneOf(last.front()->kind,
+                                  last.front()->attributes) == Lane::kCompute;
+      if (reduction.afterwards.empty() && !rounds) {
         StartReduction(last, microbatch_idx, {});
       } else {
         reduction.afterwards.insert(reduction.afterwards.end(), last.begin(),

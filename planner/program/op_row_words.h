@@ -17,8 +17,9 @@ constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
                    D = kHeadDim, R = kRows, F = kCols, W = kPasses,
                    V = kVocabRows, C = kChunkTokens, J = kHeadProducts,
                    m = kGemmRows, n = kGemmCols, k = kGemmInner, E = kElements,
-                   S = kShare, P = kParameters, G = kGradients, Z = kReduced,
-                   X = kTensorRanks, Q = kProducts, Dv = kValueHeadDim;
+                   S = kShare, P = kParameters, G = kGradients, U = kRounded,
+                   Z = kReduced, X = kTensorRanks, Q = kProducts,
+                   Dv = kValueHeadDim;
 constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
 constexpr SizeExpr kQkCols = (N + K) * D;
 // Query-key pairs over all sequences and heads.

@@ -472,19 +472,20 @@ constexpr OpDescriptor kOpRows[] = {
                 Float32("gradients", {G}).Moves(S)},
      .outputs = {Float32("gradients", {G}).Moves(S).SameAs(1)},
      .flops = S},
-    // Makes the bf16 copy of a bucket that is reduced.
+    // Makes the bf16 copy of a bucket that is reduced, or where data_sharded of
+    // the rank's slice.
     {.kind = OpKind::kRoundGradients,
      .name = "round_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
      .phases = {Phase::kGradientReduce},
-     .inputs = {Float32("gradients", {E}).Moves(S)},
-     .outputs = {Bfloat16("rounded", {E}).Moves(S)}},
+     .inputs = {Float32("gradients", {G}).Moves(S)},
+     .outputs = {Bfloat16("rounded", {U}).Moves(S)}},
     // Writes all of the sum, or where data_sharded the rank's slice.
     {.kind = OpKind::kWidenGradients,
      .name = "widen_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
      .phases = {Phase::kGradientReduce},
-     .inputs = {Bfloat16("rounded", {G}).Moves(S)},
+     .inputs = {Bfloat16("rounded", {U}).Moves(S)},
      .outputs = {Float32("gradients", {G}).Moves(S)}},
     {.kind = OpKind::kSquaredNorm,
      .name = "squared_norm",

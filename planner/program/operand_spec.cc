@@ -69,7 +69,9 @@ class LetterWriter {
     Set(SizeLetter::kElements, whole);
     Set(SizeLetter::kShare, share);
     Set(SizeLetter::kParameters, layout_.shards_parameters() ? share : whole);
-    Set(SizeLetter::kGradients, layout_.shards_gradients() ? share : whole);
+    const double gradients = layout_.shards_gradients() ? share : whole;
+    Set(SizeLetter::kGradients, gradients);
+    Set(SizeLetter::kRounded, layout_.rounds_across() ? share : gradients);
   }
 
   void operator()(const GroupedGemmAttributes& a) {

@@ -39,6 +39,7 @@ enum class SizeLetter : uint8_t {
   kShare,           // S: the part of E that belongs to this rank.
   kParameters,      // P: S where the layout shards parameters, else E.
   kGradients,       // G: S where the layout shards gradients, else E.
+  kRounded,         // U: S where the layout rounds slices alone, else G.
   kReduced,         // Z: S of the shard group where `of_slice`, else E.
   kTensorRanks,     // X
   kStepScalars,     // NumStepScalars().

@@ -76,11 +76,11 @@ class OpenNodes {
 };
 
 auto SimplicityKey(const Layout& layout) {
-  return std::make_tuple(layout.num_ranks(), layout.tensor, layout.context,
-                         layout.expert, layout.expert_tensor, layout.pipeline,
-                         layout.interleave, layout.zero, layout.data_groups,
-                         layout.recompute, layout.recompute_by_stage,
-                         layout.schedule, layout.num_microbatches);
+  return std::make_tuple(
+      layout.num_ranks(), layout.tensor, layout.context, layout.expert,
+      layout.expert_tensor, layout.pipeline, layout.interleave, layout.zero,
+      layout.data_groups, layout.recompute, layout.recompute_by_stage,
+      layout.schedule, layout.num_microbatches, layout.gradient_reduction);
 }
 
 bool IsFasterLayout(const RankedLayout& a, const RankedLayout& b) {
@@ -214,12 +214,15 @@ class BranchAndBound {
     bool fits = false;
     Recompute fitting = Recompute::kNone;  // Where it fits.
     int32_t zero = -1, data_groups = -1;
+    auto reduction = GradientReduction::kFloat32;
     for (const Layout& variant : tree_.Variants(order)) {
-      const bool is_first =
-          variant.zero != zero || variant.data_groups != data_groups;
+      const bool is_first = variant.zero != zero ||
+                            variant.data_groups != data_groups ||
+                            variant.gradient_reduction != reduction;
       if (is_first) {
         zero = variant.zero;
         data_groups = variant.data_groups;
+        reduction = variant.gradient_reduction;
         fitting_s = std::numeric_limits<double>::infinity();
         fits = false;
       }

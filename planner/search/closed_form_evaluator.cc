@@ -100,12 +100,35 @@ double StepEvaluator::OrderFloor(const Layout& order) {
 
 int64_t StepEvaluator::LeastMemory(const Layout& layout) {
   const std::vector<Recompute>& recomputes = Sets(layout).allowed;
-  const StepMemory memory = model_.LeastMemory(layout, zeros_, recomputes);
+  const StepMemory memory = LeastOfReductions(layout, [&](const Layout& one) {
+    return model_.LeastMemory(one, zeros_, recomputes);
+  });
   const int64_t bytes = memory.total() - memory.overhead;
   if (!MayInterleave(layout.pipeline)) return bytes;
-  const StepMemory chunks =
-      model_.LeastInterleavedMemory(layout, zeros_, recomputes);
+  const StepMemory chunks = LeastOfReductions(layout, [&](const Layout& one) {
+    return model_.LeastInterleavedMemory(one, zeros_, recomputes);
+  });
   return std::min(bytes, chunks.total() - chunks.overhead);
+}
+
+int64_t StepEvaluator::OrderMemoryFloor(const Layout& order) {
+  return LeastOfReductions(order,
+                           [&](const Layout& one) {
+                             return model_.LeastMemory(one, zeros_,
+                                                       Sets(order).allowed);
+                           })
+      .total();
+}
+
+StepMemory StepEvaluator::LeastOfReductions(
+    const Layout& layout,
+    absl::FunctionRef<StepMemory(const Layout& layout)> memory_of) {
+  StepMemory least = memory_of(layout);
+  if (tree_.space().gradient_reduction.has_value()) return least;
+  Layout rounded = layout;
+  rounded.gradient_reduction = GradientReduction::kBfloat16;
+  const StepMemory of_rounded = memory_of(rounded);
+  return of_rounded.total() < least.total() ? of_rounded : least;
 }
 
 int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {

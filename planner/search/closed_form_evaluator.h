@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "planner/cost/closed_form.h"
 #include "planner/search/branch_and_bound.h"
 #include "planner/search/layout_tree.h"
@@ -40,14 +41,17 @@ class StepEvaluator : public LayoutEvaluator {
   }
   int64_t ShardingMemoryFloor(const Layout& sharding) override;
   int64_t MeshMemoryFloor(const Layout& mesh) override;
-  int64_t OrderMemoryFloor(const Layout& order) override {
-    return model_.LeastMemory(order, zeros_, Sets(order).allowed).total();
-  }
+  int64_t OrderMemoryFloor(const Layout& order) override;
 
  private:
   // The least bytes over all ZeRO stages and recompute sets that the job
   // allows, without those of the process itself.
   int64_t LeastMemory(const Layout& layout);
+  // The least of what the layout takes with any gradient reduction that the
+  // search may choose.
+  StepMemory LeastOfReductions(
+      const Layout& layout,
+      absl::FunctionRef<StepMemory(const Layout& layout)> memory_of);
   bool MayInterleave(int32_t pipeline) const;
 
   const LayoutTree& tree_;

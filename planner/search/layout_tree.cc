@@ -41,7 +41,8 @@ std::vector<Layout> LayoutTree::Shardings() const {
   // Whether the model can be cut so at all shows at the largest micro-batch,
   // which divides best.
   Layout base{.precision = space_.precision,
-              .gradient_reduction = space_.gradient_reduction,
+              .gradient_reduction = space_.gradient_reduction.value_or(
+                  GradientReduction::kFloat32),
               .moments = space_.moments,
               .objective = space_.objective,
               .document_length = space_.document_length,
@@ -204,9 +205,12 @@ std::vector<Layout> LayoutTree::Variants(const Layout& order) const {
       SetRecompute(recomputes.front(), &variant);
       if (ListsPasses() && variant.shards_gradients()) continue;
       if (!Allows(variant)) continue;
-      for (const StageRecomputes& again : recomputes) {
-        SetRecompute(again, &variant);
-        variants.push_back(variant);
+      for (const GradientReduction reduction : Reductions(order, groups)) {
+        variant.gradient_reduction = reduction;
+        for (const StageRecomputes& again : recomputes) {
+          SetRecompute(again, &variant);
+          variants.push_back(variant);
+        }
       }
     }
   }
@@ -226,6 +230,28 @@ std::vector<int32_t> LayoutTree::DataGroups(const Layout& order) const {
     groups.push_back(order.data / in_group);
   }
   return groups;
+}
+
+std::vector<GradientReduction> LayoutTree::Reductions(const Layout& order,
+                                                      int32_t groups) const {
+  if (space_.gradient_reduction.has_value()) {
+    const bool has_none_across =
+        *space_.gradient_reduction == GradientReduction::kBfloat16Across &&
+        groups == 1;
+    return {has_none_across ? GradientReduction::kFloat32
+                            : *space_.gradient_reduction};
+  }
+  std::vector<GradientReduction> reductions = {GradientReduction::kFloat32};
+  const bool has_experts = space_.model.moe.num_experts > 0;
+  if (groups > 1) {
+    reductions.push_back(GradientReduction::kBfloat16Across);
+  } else if (order.data > 1 && order.context == 1 && !has_experts &&
+             space_.devices_per_node > 0 &&
+             MeshOf(order).stride(Axis::kData) % space_.devices_per_node == 0) {
+    // Each replica is on a host of its own, so that all traffic crosses.
+    reductions.push_back(GradientReduction::kBfloat16);
+  }
+  return reductions;
 }
 
 bool LayoutTree::Allows(const Layout& variant) const {

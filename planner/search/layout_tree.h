@@ -46,9 +46,10 @@ class LayoutTree {
   bool ListsPasses() const;
   // schedule and interleave.
   std::vector<Layout> Orders(const Layout& mesh) const;
-  // zero, data_groups and recompute, in this order, the least first. Unless the
-  // job asks for groups, they are one, or one a node where the data axis spans
-  // nodes.
+  // zero, data_groups, gradient_reduction and recompute, in this order, the
+  // least first. Unless the job asks for groups, they are one, or one a node
+  // where the data axis spans nodes. Unless the job says in what gradients are
+  // reduced, it is fp32, or bf16 for what crosses nodes alone.
   std::vector<Layout> Variants(const Layout& order) const;
   bool Allows(const Layout& variant) const;
 
@@ -56,6 +57,8 @@ class LayoutTree {
   // expert and expert_tensor.
   std::vector<Layout> WithExperts(const Layout& cut) const;
   std::vector<int32_t> DataGroups(const Layout& order) const;
+  std::vector<GradientReduction> Reductions(const Layout& order,
+                                            int32_t groups) const;
 
   LayoutSpace space_;
   int64_t most_microbatches_;            // In a step.

@@ -206,7 +206,9 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
   } else {
     layout.precision = s->job.precision();
     layout.gemm_format = GemmFormatOf(s->job.training.precision);
-    layout.gradient_reduction = PrecisionOf(s->job.training.gradient_reduction);
+    layout.moments = MomentFormatOf(s->job.training.optimizer.moments);
+    layout.gradient_reduction =
+        s->job.training.reduction().value_or(GradientReduction::kFloat32);
     SetRecompute(s->recompute, &layout);
     if (s->zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
     layout.num_microbatches =

@@ -7,7 +7,9 @@ the network; see hosts.py.
 import glob
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import time
 import unittest
@@ -21,6 +23,15 @@ from hosts_test import HostJobs, copy_text, curve, records, write_job
 def steps_in(folder):
     """The checkpoints there, beside which lies the name of the job that uses the folder."""
     return sorted(name for name in os.listdir(folder) if name.startswith("step-"))
+
+
+def flip_a_bit(path):
+    """Near the end of the file."""
+    with open(path, "r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
 
 
 class OwnDisksTest(HostJobs):
@@ -134,6 +145,66 @@ evaluation: {{interval_steps: 6, sets: {{held: ["{hosts.private}/text/*.txt"]}}}
                 own = {name for name, on in places.items() if f"node{number}" in on}
                 self.assertEqual(len(own), 2)
                 self.assertEqual(parts(number, 12), own | {"manifest.json"})
+
+            # A copy that is damaged costs nothing: the other one is read, and one line says so.
+            # The coordinator, on node1, reads what lies on its own disk first.
+            part = next(name for name, on in sorted(places.items()) if "node1" in on)
+            flip_a_bit(hosts.folder_of(1) + "/ckpt/step-00000012/" + part)
+            output = run([1, 2, 3], steps=13, layout=layout)
+            self.assertRegex(output, r"resuming from .*step-00000012")
+            line = (rf"step-00000012/{re.escape(part)} on node1 is damaged, and node[23]'s copy "
+                    "was read instead")
+            self.assertEqual(len(re.findall(line, output)), 1, output)
+            events = [record for record in records(hosts, "events.jsonl")
+                      if record["event"] == "checkpoint_copy_damaged"]
+            self.assertEqual(len(events), 1)
+            self.assertRegex(events[0]["detail"], line)
+            self.assertEqual([step["step"] for step in records(hosts)], [13])
+            for (loss, _), (other, _) in zip(curve(hosts), expected[12:13]):
+                self.assertEqual(loss, other)
+
+            # The folders of all hosts together are one checkpoint for millrace checkpoint.
+            def checkpoint(verb, folders, *more, exit_code=0):
+                command = [hosts_test.MILLRACE, "checkpoint", verb, folders[0]]
+                for folder in folders[1:]:
+                    command += ["--with", folder]
+                done = subprocess.run(command + list(more), text=True, check=False,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.assertEqual(done.returncode, exit_code, done.stdout)
+                return done.stdout
+
+            def folders(*numbers):
+                return [hosts.folder_of(number) + "/ckpt/step-00000012" for number in numbers]
+
+            self.assertRegex(checkpoint("verify", folders(1), exit_code=1),
+                             "is missing|does not match its checksum")
+            output = checkpoint("verify", folders(1, 2, 3))
+            self.assertIn("is whole", output)
+            self.assertIn(f"{part} on {folders(1)[0]} is damaged", output)
+            self.assertIn("given twice", checkpoint("verify", folders(1, 1), exit_code=1))
+            self.assertIn("of the same step", checkpoint(
+                "verify", [folders(1)[0], hosts.folder_of(2) + "/ckpt"], exit_code=1))
+            self.assertIn("no such folder", checkpoint(
+                "verify", [folders(1)[0], "/nowhere/step-00000012"], exit_code=1))
+            listed = checkpoint("list", [hosts.folder_of(1) + "/ckpt",
+                                         hosts.folder_of(2) + "/ckpt"])
+            self.assertIn("step       12", listed)
+            weights = hosts.folder + "/weights.safetensors"
+            output = checkpoint("export", folders(3, 2), weights)
+            self.assertIn("wrote", output)
+            self.assertGreater(os.path.getsize(weights), 0)
+            # Both copies of a part are damaged: the older checkpoint is taken.
+            with open(hosts.folder_of(1) + "/ckpt/step-00000013/manifest.json") as file:
+                entry = json.load(file)["files"][0]
+            for host in entry["hosts"]:
+                flip_a_bit(hosts.folder_of(int(host[-1])) + "/ckpt/step-00000013/" + entry["file"])
+            output = run([1, 2, 3], steps=13, layout=layout)
+            self.assertRegex(output, "checkpoint passed over: .*None of its 2 copies is whole")
+            self.assertRegex(output, r"resuming from .*step-00000012")
+            self.assertEqual(curve(hosts), expected[12:13])
+            for number in (1, 2, 3):
+                shutil.rmtree(hosts.folder_of(number) + "/ckpt/step-00000013")
+            flip_a_bit(hosts.folder_of(1) + "/ckpt/step-00000012/" + part)  # Whole again.
 
             # The parts of a host that is gone are on the next one.
             shutil.rmtree(hosts.folder_of(3) + "/ckpt")

@@ -23,7 +23,7 @@ namespace millrace {
 struct CoordinatorStart {
   Listener listener;
   std::string run_directory;
-  std::string job_file;  // As the user named it.
+  std::string job_file;  // The path that the user gave.
   bool profile_only = false;
   std::string profile_output;      // With profile_only. Empty: the cache.
   bool tune = false;               // With profile_only.

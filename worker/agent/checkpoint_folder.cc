@@ -14,26 +14,21 @@ namespace {
 // A host that is restarting its agent, or a network that stumbles.
 constexpr absl::Duration kReadAgainFor = absl::Seconds(5);
 
-// Lives as long as the process; owns nothing.
-std::shared_ptr<FileSystem> OwnDisk() {
-  return {std::shared_ptr<void>(), PosixFileSystem()};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(
     const protocol::StartGeneration& generation, const WorkerOptions& options) {
   std::unique_ptr<CheckpointFolder> folder(new CheckpointFolder);
   folder->directory_ = generation.checkpoint_directory();
-  folder->files_ = OwnDisk();
+  folder->files_ = BorrowedFiles(PosixFileSystem());
   const int num_hosts = generation.checkpoint_hosts_size();
   if (num_hosts == 0) return folder;
   folder->of_coordinator_ = generation.checkpoint_directory();
   folder->directory_ = options.checkpoint_directory;
   const int own = generation.checkpoint_host();
   const int partner = (own + 1) % num_hosts;
-  std::vector<std::shared_ptr<FileSystem>> mirrors;
-  std::vector<std::shared_ptr<FileSystem>> sources;
+  std::vector<HostDisk> mirrors;
+  std::vector<HostDisk> sources;
   for (int i = 0; i < num_hosts; ++i) {
     if (i == own) continue;
     const protocol::FileHost& host = generation.checkpoint_hosts(i);
@@ -46,10 +41,14 @@ absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(
                                           .name = kServedCheckpoints,
                                           .retry = kReadAgainFor}));
     folder->remote_.push_back(files);
-    (i == partner ? mirrors : sources).push_back(std::move(files));
+    (i == partner ? mirrors : sources)
+        .push_back({std::move(files), host.host()});
   }
-  folder->files_ =
-      std::make_shared<SpreadFiles>(PosixFileSystem(), mirrors, sources);
+  folder->spread_ = std::make_shared<SpreadFiles>(
+      HostDisk{BorrowedFiles(PosixFileSystem()),
+               generation.checkpoint_hosts(own).host()},
+      std::move(mirrors), std::move(sources));
+  folder->files_ = folder->spread_;
   // Unlike generations, runs begin anew: a host that missed some may still hold
   // a part of the same rank, step and generation.
   folder->placement_ = {
@@ -67,6 +66,11 @@ std::string CheckpointFolder::PathOf(const std::string& path) const {
     return path;
   }
   return directory_ + path.substr(of_coordinator_.size());
+}
+
+std::vector<std::string> CheckpointFolder::TakeDamagedCopies() {
+  return spread_ == nullptr ? std::vector<std::string>()
+                            : spread_->TakeDamagedCopies();
 }
 
 void CheckpointFolder::Abort() {

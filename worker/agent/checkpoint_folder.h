@@ -14,6 +14,7 @@
 #include "coordinator/protocol/millrace.pb.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
+#include "fault/spread_files.h"
 #include "worker/agent/worker_process.h"
 
 namespace millrace {
@@ -32,6 +33,10 @@ class CheckpointFolder {
   // Where files() has the checkpoint that the coordinator calls `path`.
   std::string PathOf(const std::string& path) const;
 
+  // A line for each damaged copy that another host's copy stood in for, since
+  // the last call.
+  std::vector<std::string> TakeDamagedCopies();
+
   // Ends calls to other hosts that are under way, and all later ones.
   void Abort();
 
@@ -40,6 +45,7 @@ class CheckpointFolder {
   std::string directory_;
   std::string of_coordinator_;  // Its name for the folder.
   std::shared_ptr<FileSystem> files_;
+  std::shared_ptr<SpreadFiles> spread_;  // files_, or null in a shared folder.
   std::vector<std::shared_ptr<RemoteFiles>> remote_;
   PartPlacement placement_;
 };

@@ -63,7 +63,7 @@ class CheckpointWriter {
                     std::unique_lock<std::mutex>& lock);
 
   FileSystem* const files_;
-  std::atomic<bool> abandoned_ = false;  // What is under way.
+  std::atomic<bool> abandoned_ = false;  // The write under way.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<CheckpointWrite> write_;  // Under way, or about to begin.

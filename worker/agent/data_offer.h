@@ -25,7 +25,7 @@ void ServeData(const PreparedJobData& data, FileServer* server);
 struct DataFetch {
   protocol::FetchData order;
   std::string secret;
-  std::string cache_directory;  // Of the job; empty: the user's.
+  std::string cache_directory;  // The job's. Empty: the user's.
   // Called now and then from the calling thread; may be null.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };

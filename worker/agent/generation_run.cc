@@ -203,6 +203,10 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
   message.mutable_generation_running()->set_restore_s(restore_s);
   message.mutable_generation_running()->set_from_memory(
       message_.has_replica_restore());
+  for (const std::string& line : checkpoints_->TakeDamagedCopies()) {
+    std::cerr << line << std::endl;
+    message.mutable_generation_running()->add_damaged_copies(line);
+  }
   client_->SendReliably(std::move(message));
   return TrainToTheEnd(job);
 }

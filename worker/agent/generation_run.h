@@ -118,7 +118,7 @@ class GenerationRun {
   absl::Status BeginReplicas(const JobSpec& job);
   // Hands it over once the step's result is known.
   absl::Status KeepReplica(int64_t known_step);
-  // What the trainer of a failed generation still holds.
+  // Keeps the state that the trainer of a failed generation still holds.
   void KeepStateOfFailure(const JobSpec& job, Trainer& trainer);
   // Takes a snapshot of the newest step once the writer is idle. On CPUs, if
   // the host has no memory for a copy, the snapshot is the state itself.
@@ -148,7 +148,7 @@ class GenerationRun {
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;
-  std::optional<ReplicaSnapshot> begun_replica_;  // Likewise.
+  std::optional<ReplicaSnapshot> begun_replica_;  // Until the keeper has it.
   double replica_wait_s_ = 0;                     // Since the last report.
   bool snapshot_refused_ = false;  // The newest, for want of host memory.
   bool stop_ = false;

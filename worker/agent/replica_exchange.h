@@ -55,11 +55,12 @@ class ReplicaServer {
   std::atomic<bool> stopping_ = false;
   std::atomic<int> num_serving_ = 0;
   std::mutex mutex_;
-  std::set<TimedSocket*> sockets_;  // Of connections that are served.
+  std::set<TimedSocket*> sockets_;  // One for each connection served.
   std::thread thread_;
 };
 
-// What a worker asks of others. All of its calls fail soon after Abort().
+// A worker's requests to other workers. All of its calls fail soon after
+// Abort().
 class ReplicaClient {
  public:
   explicit ReplicaClient(std::string secret);

@@ -1,6 +1,6 @@
-// What a worker process does about copies of the training state in memory: it
-// keeps its store, serves it to others, and copies snapshots into it and to the
-// partner on a thread of its own while training goes on.
+// The part of a worker process that handles copies of the training state in
+// memory: it keeps its store, serves it to others, and copies snapshots into it
+// and to the partner on a thread of its own while training goes on.
 
 #ifndef MILLRACE_WORKER_AGENT_REPLICA_KEEPER_H_
 #define MILLRACE_WORKER_AGENT_REPLICA_KEEPER_H_

@@ -46,8 +46,8 @@ class ReplicaStore {
 
   std::vector<StoredReplica> List() const;
 
-  // Writes one part. What was written counts from Commit() on; without it, it
-  // is dropped with the writer. The store must outlive the writer.
+  // Writes one part. The part counts from Commit() on; without it, the part is
+  // dropped with the writer. The store must outlive the writer.
   class Writer {
    public:
     ~Writer();

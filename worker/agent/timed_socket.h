@@ -35,8 +35,8 @@ class TimedSocket {
   absl::Status Write(const void* bytes, size_t size, absl::Time deadline);
 
   // Both ends prove to know the secret; the server's `words` reach the client.
-  // Returns them at both ends. What follows is plain bytes. PermissionDenied if
-  // the secrets differ.
+  // Returns them at both ends. Plain bytes follow. PermissionDenied if the
+  // secrets differ.
   absl::StatusOr<std::string> Greet(TlsEnd end, absl::string_view secret,
                                     const std::string& words,
                                     absl::Time deadline);

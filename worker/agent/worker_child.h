@@ -28,7 +28,7 @@ struct WorkerChild {
   int32_t device_idx = 0;
   std::string log_path;
 };
-// What the processes of a worker, which follow one another, have in common.
+// The things that the processes of a worker, which follow one another, share.
 class WorkerPlaces {
  public:
   // Counts from 0 among the devices of this agent.

@@ -28,7 +28,7 @@ struct WorkerOptions {
   // The memory file for copies of the training state (replica_store.h), which
   // the agent holds open too. Below zero: none.
   int replica_fd = -1;
-  std::vector<std::string> data_prefixes;  // As PrefixesToArguments() gives.
+  std::vector<std::string> data_prefixes;  // Made by PrefixesToArguments().
   // "NAME=PREFIX" for each prefix of each set of the job's evaluation section.
   std::vector<std::string> evaluation_prefixes;
 };

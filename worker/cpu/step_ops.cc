@@ -81,11 +81,12 @@ BoundOp BindAccumulateGradients(const OpContext& context,
 }
 
 BoundOp BindRoundGradients(const OpContext& context, const Instruction& in) {
+  const BucketSlice slice = SliceOfBucket(context, in);
   const EncodeBf16Args args = {
-      .y = context.Output<uint16_t>(in, 0),
-      .x = context.Input<float>(in, 0),
-      .num_elements =
-          std::get<OptimizerAttributes>(in.attributes).num_elements};
+      .y = context.Output<uint16_t>(in, 0) +
+           BeginIn(context, in.outputs[0], slice),
+      .x = context.Input<float>(in, 0) + BeginIn(context, in.inputs[0], slice),
+      .num_elements = slice.num_elements};
   return [args, num_threads = context.kernels->num_threads()] {
     return EncodeBf16(args, num_threads);
   };

@@ -66,6 +66,8 @@ function formatLayout(layout) {
   if (layout.interleave > 1) rest.push(`${layout.interleave} chunks a stage`);
   if (isNumber(layout.zero)) rest.push(`ZeRO ${layout.zero}`);
   if (layout.data_groups > 1) rest.push(`${layout.data_groups} data groups`);
+  if (layout.gradient_reduction === "bf16") rest.push("gradients reduced in bf16");
+  if (layout.gradient_reduction === "bf16_across") rest.push("gradients in bf16 between groups");
   if ((layout.recompute ?? "none") !== "none") rest.push(`recompute ${layout.recompute}`);
   if (isNumber(layout.micro_batch)) rest.push(`micro-batch ${layout.micro_batch}`);
   if ((layout.schedule ?? "1f1b") !== "1f1b") rest.push(layout.schedule.replaceAll("_", " "));

@@ -1,6 +1,5 @@
 #include "coordinator/files/remote_files.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,10 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
-#include "coordinator/files/file_server.h"
-#include "worker/agent/listener.h"
+#include "tests/coordinator/files/file_serving.h"
 
 namespace millrace {
 namespace {
@@ -23,34 +20,12 @@ using ::testing::HasSubstr;
 
 constexpr char kJobSecret[] = "0123456789abcdef";
 
-// A port that a later server may take again, unlike one of the kernel's choice.
-int32_t FreePort() {
-  const absl::StatusOr<Listener> listener = Listener::Create();
-  EXPECT_TRUE(listener.ok());
-  int32_t port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(
-      listener->address().substr(listener->address().rfind(':') + 1), &port));
-  return port;
-}
-
-std::unique_ptr<FileServer> ServeAt(int32_t port) {
-  ListenerPorts ports;
-  ports.range = {port, port};
-  const absl::StatusOr<Listener> listener =
-      Listener::Create({"127.0.0.1"}, ports);
-  EXPECT_TRUE(listener.ok()) << listener.status();
-  auto server =
-      FileServer::Create(fcntl(listener->fd(), F_DUPFD_CLOEXEC, 0), kJobSecret);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
-
 class RemoteFilesTest : public ::testing::Test {
  protected:
   RemoteFilesTest() : folder_(::testing::TempDir() + "/remote_files_test") {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
-    server_ = ServeAt(FreePort());
+    server_ = ServeFilesAt(FreePort(), kJobSecret);
     server_->Serve("checkpoints", folder_, /*writable=*/true);
   }
 
@@ -151,7 +126,7 @@ TEST_F(RemoteFilesTest, ReadsOnAfterABrokenConnection) {
   server_.reset();
   std::thread again([&] {
     absl::SleepFor(absl::Milliseconds(300));
-    server_ = ServeAt(port);
+    server_ = ServeFilesAt(port, kJobSecret);
     server_->Serve("checkpoints", folder_, /*writable=*/true);
   });
   std::string content(7, '\0');

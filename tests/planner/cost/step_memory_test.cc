@@ -72,12 +72,19 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
     add({.data = 4,
          .num_microbatches = 2,
          .zero = zero,
-         .gradient_reduction = Precision::kBfloat16});
+         .gradient_reduction = GradientReduction::kBfloat16});
     add({.data = 4,
          .num_microbatches = 2,
          .zero = zero,
          .moments =
              zero % 2 == 0 ? MomentFormat::kBfloat16 : MomentFormat::kBlocks8});
+  }
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    add({.data = 4,
+         .data_groups = 2,
+         .num_microbatches = 2,
+         .zero = zero,
+         .gradient_reduction = GradientReduction::kBfloat16Across});
   }
   double sum = 0;
   for (const Layout& layout : layouts) {

@@ -25,6 +25,11 @@ TEST(LayoutNameTest, SaysWhatDiffersFromOne) {
             "pp16 dp4 tp8 mb1 zero1 list");
   layout.data_groups = 2;
   EXPECT_EQ(LayoutName(layout), "pp16 dp4 dg2 tp8 mb1 zero1 zb");
+  layout.gradient_reduction = GradientReduction::kBfloat16Across;
+  EXPECT_EQ(LayoutName(layout), "pp16 dp4 dg2 tp8 mb1 zero1 gr-across zb");
+  layout.gradient_reduction = GradientReduction::kBfloat16;
+  EXPECT_EQ(LayoutName(layout), "pp16 dp4 dg2 tp8 mb1 zero1 gr-bf16 zb");
+  layout.gradient_reduction = GradientReduction::kFloat32;
   layout.data_groups = 1;
   layout.context = 2;
   layout.expert = 8;

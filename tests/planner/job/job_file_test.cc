@@ -234,7 +234,8 @@ TEST(JobFileTest, RefusesWrongValues) {
        "training.bf16_end_layers is 9; it must be from 0 to half of "
        "model.layers"},
       {Changed("steps: 10", "steps: 10\n  gradient_reduction: fp16"),
-       "training.gradient_reduction: expected fp32 or bf16, found 'fp16'"},
+       "training.gradient_reduction: expected fp32, bf16, bf16_across or "
+       "auto, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  precision: bf16"),
        "training.precision: bf16 is trained on GPUs only; set "
        "resources.backend: cuda"},

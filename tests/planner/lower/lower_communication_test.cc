@@ -108,8 +108,9 @@ TEST(BuildCommunicationTest, ReducesBucketsDuringTheBackwardPass) {
 // everything else that adds to it. Method: count and order the instructions
 // that name each bucket, for every ZeRO stage.
 TEST(BuildCommunicationTest, SumsSlicesAcrossGroupsOnceAStep) {
-  for (const Precision reduction :
-       {Precision::kFloat32, Precision::kBfloat16}) {
+  for (const GradientReduction reduction :
+       {GradientReduction::kFloat32, GradientReduction::kBfloat16,
+        GradientReduction::kBfloat16Across}) {
     for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
       for (const int32_t num_microbatches : {1, 3}) {
         const Layout layout{.data = 8,
@@ -123,7 +124,7 @@ TEST(BuildCommunicationTest, SumsSlicesAcrossGroupsOnceAStep) {
         ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
         const HappensBefore order(program->instructions);
         for (const Bucket& bucket : program->parameters.buckets) {
-          int num_inside = 0, num_across = 0;
+          int num_inside = 0, num_across = 0, num_widened = 0;
           InstructionId across = -1;
           for (size_t i = 0; i < program->instructions.size(); ++i) {
             const Instruction& in = program->instructions[i];
@@ -132,22 +133,31 @@ TEST(BuildCommunicationTest, SumsSlicesAcrossGroupsOnceAStep) {
               continue;
             }
             const auto id = static_cast<InstructionId>(i);
+            num_widened += in.kind == OpKind::kWidenGradients ? 1 : 0;
             if (in.kind == OpKind::kReduceScatter) {
               ++num_inside;
               const auto& a = std::get<CollectiveAttributes>(in.attributes);
               EXPECT_EQ(a.group, Group::kShards);
               EXPECT_EQ(a.num_elements, bucket.num_elements);
+              EXPECT_EQ(a.dtype == DType::kBfloat16,
+                        reduction == GradientReduction::kBfloat16 &&
+                            bucket.weight_decay);
             } else if (in.kind == OpKind::kAllReduce) {
               ++num_across;
               across = id;
               const auto& a = std::get<CollectiveAttributes>(in.attributes);
               EXPECT_EQ(a.group, Group::kReplicas);
-              EXPECT_EQ(a.of_slice, zero < 2);
+              // Slices that are rounded here are buffers of their own.
+              const bool in_bucket =
+                  zero < 2 &&
+                  (reduction != GradientReduction::kBfloat16Across ||
+                   !bucket.weight_decay);
+              EXPECT_EQ(a.of_slice, in_bucket);
               EXPECT_EQ(a.num_elements,
-                        bucket.num_elements / (zero < 2 ? 1 : 4));
-              EXPECT_EQ(
-                  a.dtype == DType::kBfloat16,
-                  reduction == Precision::kBfloat16 && bucket.weight_decay);
+                        bucket.num_elements / (in_bucket ? 1 : 4));
+              EXPECT_EQ(a.dtype == DType::kBfloat16,
+                        reduction != GradientReduction::kFloat32 &&
+                            bucket.weight_decay);
             } else if (across >= 0) {
               EXPECT_TRUE(in.kind == OpKind::kAllGather ||
                           in.kind == OpKind::kWidenGradients)
@@ -157,6 +167,15 @@ TEST(BuildCommunicationTest, SumsSlicesAcrossGroupsOnceAStep) {
           }
           EXPECT_EQ(num_inside, zero < 2 ? 1 : num_microbatches);
           EXPECT_EQ(num_across, 1) << bucket.name;
+          const bool rounds_inside = reduction == GradientReduction::kBfloat16;
+          const bool rounds_apart =
+              reduction == GradientReduction::kBfloat16Across ||
+              (rounds_inside && zero >= 2);
+          EXPECT_EQ(num_widened, !bucket.weight_decay
+                                     ? 0
+                                     : (rounds_inside ? num_inside : 0) +
+                                           (rounds_apart ? 1 : 0))
+              << bucket.name;
         }
       }
     }

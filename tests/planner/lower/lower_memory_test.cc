@@ -144,7 +144,8 @@ TEST(ShardedProgramTest, ReducesInBf16WhereAsked) {
   for (const int32_t zero : {0, 1, 2, 3}) {
     SCOPED_TRACE(zero);
     Layout layout = Sharded(zero, 3);
-    layout.precision = layout.gradient_reduction = Precision::kBfloat16;
+    layout.precision = Precision::kBfloat16;
+    layout.gradient_reduction = GradientReduction::kBfloat16;
     const Program program = *BuildTrainingProgram(DeepModel(), layout, 0);
     const int num_buckets = static_cast<int>(program.parameters.buckets.size());
     const int rounds = zero >= 2 ? 3 : 1;  // A step.
@@ -189,7 +190,7 @@ TEST(ShardedProgramTest, HoldsFewRoundedBuckets) {
     for (const int32_t zero : {0, 1, 2, 3}) {
       Layout layout = Sharded(zero, num_microbatches);
       const Program plain = *BuildTrainingProgram(DeepModel(), layout, 0);
-      layout.gradient_reduction = Precision::kBfloat16;
+      layout.gradient_reduction = GradientReduction::kBfloat16;
       const Program rounded = *BuildTrainingProgram(DeepModel(), layout, 0);
       int64_t largest = 0;
       for (const Bucket& bucket : plain.parameters.buckets) {
@@ -200,6 +201,30 @@ TEST(ShardedProgramTest, HoldsFewRoundedBuckets) {
       // One on its way, one being made; and reduced to a quarter.
       EXPECT_LE(rounded.step_arena_bytes,
                 plain.step_arena_bytes + 2 * largest + largest / 2)
+          << zero << ", " << num_microbatches;
+    }
+  }
+}
+
+// Goal: where groups alone send each other bf16, a step holds few rounded
+// slices, and nothing else more than without. Method: step arenas with and
+// without, for every ZeRO stage.
+TEST(ShardedProgramTest, HoldsFewRoundedSlices) {
+  for (const int32_t num_microbatches : {1, 2, 8}) {
+    for (const int32_t zero : {0, 1, 2, 3}) {
+      Layout layout = Sharded(zero, num_microbatches);
+      layout.data_groups = 2;
+      const Program plain = *BuildTrainingProgram(DeepModel(), layout, 0);
+      layout.gradient_reduction = GradientReduction::kBfloat16Across;
+      const Program rounded = *BuildTrainingProgram(DeepModel(), layout, 0);
+      ASSERT_TRUE(CheckProgram(rounded).ok()) << CheckProgram(rounded);
+      int64_t slice = 0;
+      for (const Bucket& bucket : plain.parameters.buckets) {
+        slice = std::max(slice, bucket.num_elements / layout.group_data() *
+                                    DTypeBytes(DType::kBfloat16));
+      }
+      EXPECT_EQ(rounded.persistent_arena_bytes, plain.persistent_arena_bytes);
+      EXPECT_LE(rounded.step_arena_bytes, plain.step_arena_bytes + 3 * slice)
           << zero << ", " << num_microbatches;
     }
   }

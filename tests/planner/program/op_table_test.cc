@@ -166,11 +166,14 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
     for (Layout layout :
          {Layout{}, Layout{.pipeline = 2, .data = 2, .tensor = 2, .zero = 1},
           Layout{.data = 2, .zero = 2}, Layout{.data = 2, .zero = 3},
+          Layout{.data = 4, .data_groups = 2, .zero = 1},
           Layout{.tensor = 2, .recompute = Recompute::kFull}}) {
       layout.num_microbatches = 2;
       layout.precision = precision;
       layouts.push_back(layout);
-      layout.gradient_reduction = Precision::kBfloat16;
+      layout.gradient_reduction = GradientReduction::kBfloat16;
+      layouts.push_back(layout);
+      layout.gradient_reduction = GradientReduction::kBfloat16Across;
       layouts.push_back(layout);
       layout.moments = MomentFormat::kBfloat16;
       layouts.push_back(layout);

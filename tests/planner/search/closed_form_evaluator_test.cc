@@ -43,9 +43,15 @@ ModelSpec RandomModel(std::mt19937_64& random) {
 struct RandomCase {
   explicit RandomCase(uint64_t seed)
       : random(seed), space(SpaceOf(random)), model(ModelOf(random)) {
+    LayoutSpace priced = space.space();
+    if (seed % 4 >= 2) {
+      // Groups of replicas, and the choice of what they send each other.
+      priced.devices_per_node = 4;
+      priced.gradient_reduction.reset();
+      space = LayoutTree(priced);
+    }
     if (seed % 2 == 0) return;
     // Sets of ops by their prices.
-    LayoutSpace priced = space.space();
     priced.recomputes = [this](const Layout& layout) {
       return model.Recomputes(layout);
     };
@@ -89,6 +95,8 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
       const double seconds = step.time.step_time_s() * (1 + 1e-9);
       Layout order = layout;
       order.zero = 0;
+      order.data_groups = 1;
+      order.gradient_reduction = GradientReduction::kFloat32;
       order.recompute = Recompute::kNone;
       Layout mesh = order;
       mesh.schedule = Schedule::kOneForwardOneBackward;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/layer_work.h"
@@ -242,6 +243,43 @@ TEST(LayoutTreeTest, CutsTheDataAxisAtNodes) {
   space.constraints.data_groups = 3;
   EXPECT_THAT(ErrorOf(space),
               HasSubstr("layout.data (8) cannot be cut into 3 equal groups"));
+}
+
+// Goal: where the job leaves the choice, gradients are in fp32 or, for what
+// hosts send each other alone, in bf16; where it names one, that one. Method:
+// eight replicas on nodes of several sizes, alone and beside tensor ranks.
+TEST(LayoutTreeTest, OffersBf16ForWhatCrossesHosts) {
+  using Reduction = GradientReduction;
+  using Choices = std::set<std::pair<int32_t, Reduction>>;
+  const auto choices_of = [](int32_t tensor, int32_t devices_per_node,
+                             std::optional<Reduction> asked) {
+    LayoutSpace space = SmallSpace(16, 8);
+    space.devices_per_node = devices_per_node;
+    space.gradient_reduction = asked;
+    space.constraints.data = 8;
+    space.constraints.pipeline = space.constraints.context = 1;
+    space.constraints.tensor = tensor;
+    Choices choices;
+    for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
+      choices.emplace(layout.data_groups, layout.gradient_reduction);
+    }
+    return choices;
+  };
+  constexpr Reduction kPlain = Reduction::kFloat32;
+  constexpr Reduction kAll = Reduction::kBfloat16;
+  constexpr Reduction kAcross = Reduction::kBfloat16Across;
+  EXPECT_EQ(choices_of(1, 4, std::nullopt),
+            Choices({{1, kPlain}, {2, kPlain}, {2, kAcross}}));
+  EXPECT_EQ(choices_of(2, 4, std::nullopt),
+            Choices({{1, kPlain}, {4, kPlain}, {4, kAcross}}));
+  // One replica a host: all that replicas send crosses.
+  EXPECT_EQ(choices_of(2, 2, std::nullopt), Choices({{1, kPlain}, {1, kAll}}));
+  EXPECT_EQ(choices_of(1, 8, std::nullopt), Choices({{1, kPlain}}));
+  EXPECT_EQ(choices_of(1, 0, std::nullopt), Choices({{1, kPlain}}));
+  EXPECT_EQ(choices_of(1, 4, kPlain), Choices({{1, kPlain}, {2, kPlain}}));
+  EXPECT_EQ(choices_of(1, 4, kAll), Choices({{1, kAll}, {2, kAll}}));
+  // One group has nothing that goes across.
+  EXPECT_EQ(choices_of(1, 4, kAcross), Choices({{1, kPlain}, {2, kAcross}}));
 }
 
 }  // namespace

@@ -256,6 +256,35 @@ TEST(PlanOnlyTest, PlacesAxesOnTheNetwork) {
   EXPECT_EQ(plan->optimality_gap, 0);
 }
 
+// Goal: where the job leaves the choice, gradients cross hosts in bf16 on a
+// slow network and stay in fp32 on a fast one; they are never rounded unasked.
+// Method: replicas on four hosts, whose network is made slow and fast; the same
+// job with fp32.
+TEST(PlanOnlyTest, RoundsWhatCrossesASlowNetwork) {
+  JobSpec job = Llama8B(64);
+  job.training.global_batch = 64;
+  job.layout.tensor = job.layout.pipeline = job.layout.context = 1;
+  const auto plan_with = [&](const char* reduction, double speed) {
+    job.training.gradient_reduction = reduction;
+    HardwareProfile profile = Shipped("h100-sxm");
+    profile.network.back().bytes_per_s *= speed;
+    const auto plan = PlanAll(job, 32, profile);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *plan : Plan{};
+  };
+  const Plan slow = plan_with("auto", 0.05);
+  EXPECT_EQ(slow.layout.gradient_reduction, GradientReduction::kBfloat16Across)
+      << LayoutToString(slow.layout);
+  EXPECT_EQ(slow.layout.data_groups, 4);
+  EXPECT_EQ(slow.optimality_gap, 0);
+  const Plan fast = plan_with("auto", 1000);
+  EXPECT_EQ(fast.layout.gradient_reduction, GradientReduction::kFloat32)
+      << LayoutToString(fast.layout);
+  const Plan unasked = plan_with("fp32", 0.05);
+  EXPECT_EQ(unasked.layout.gradient_reduction, GradientReduction::kFloat32);
+  EXPECT_LT(slow.prediction.step_time_s, unasked.prediction.step_time_s);
+}
+
 // Goal: where the job asks for list scheduling, the plan is what that orders,
 // faster than the order it starts from, and states no gap, since the closed
 // form does not price such orders. Method: a pipeline with each.

@@ -1,6 +1,5 @@
 #include "worker/agent/data_offer.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,9 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
-#include "worker/agent/listener.h"
+#include "tests/coordinator/files/file_serving.h"
 
 namespace millrace {
 namespace {
@@ -21,28 +19,6 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 constexpr char kOfferSecret[] = "0123456789abcdef";
-
-// A port that a later server may take again, unlike one of the kernel's choice.
-int32_t FreeOfferPort() {
-  const absl::StatusOr<Listener> listener = Listener::Create();
-  EXPECT_TRUE(listener.ok());
-  int32_t port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(
-      listener->address().substr(listener->address().rfind(':') + 1), &port));
-  return port;
-}
-
-std::unique_ptr<FileServer> ServeOffersAt(int32_t port) {
-  ListenerPorts ports;
-  ports.range = {port, port};
-  const absl::StatusOr<Listener> listener =
-      Listener::Create({"127.0.0.1"}, ports);
-  EXPECT_TRUE(listener.ok()) << listener.status();
-  auto server = FileServer::Create(fcntl(listener->fd(), F_DUPFD_CLOEXEC, 0),
-                                   kOfferSecret);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
-}
 
 class DataOfferTest : public ::testing::Test {
  protected:
@@ -68,11 +44,11 @@ class DataOfferTest : public ::testing::Test {
     const auto offer = OfferOf(data_);
     EXPECT_TRUE(offer.ok()) << offer.status();
     data_.offer = *offer;
-    Serve(FreeOfferPort());
+    Serve(FreePort());
   }
 
   void Serve(int32_t port) {
-    server_ = ServeOffersAt(port);
+    server_ = ServeFilesAt(port, kOfferSecret);
     ServeData(data_, server_.get());
   }
 
@@ -171,7 +147,7 @@ TEST_F(DataOfferTest, GoesOnAfterABrokenConnection) {
 
   fs::remove_all(folder_ + "/cache");
   fetch = Fetch();
-  const auto other = ServeOffersAt(FreeOfferPort());
+  const auto other = ServeFilesAt(FreePort(), kOfferSecret);
   ServeData(data_, other.get());
   *fetch.order.add_from() = fetch.order.from(0);
   fetch.order.mutable_from(1)->set_port(other->port());

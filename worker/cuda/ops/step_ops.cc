@@ -256,10 +256,10 @@ CudaOp BindAdamW(const CudaOpContext& context, const Instruction& in) {
 }
 
 CudaOp BindRoundGradients(const CudaOpContext& context, const Instruction& in) {
-  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
-  const CastToBf16Args args = {.y = context.Output<void>(in, 0),
-                               .x = context.Input<float>(in, 0),
-                               .num_elements = attributes.num_elements,
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const CastToBf16Args args = {.y = SliceIn(context, in.outputs[0], slice),
+                               .x = FloatsIn(context, in.inputs[0], slice),
+                               .num_elements = slice.num_elements,
                                .stochastic = false};
   return [args](cudaStream_t stream) { return LaunchCastToBf16(args, stream); };
 }

@@ -324,8 +324,6 @@ void AddOptimizer(std::vector<OpCase>& cases) {
            {OpKind::kSquaredNorm, OpKind::kCastParameters,
             OpKind::kAccumulateGradients, OpKind::kRoundGradients,
             OpKind::kWidenGradients}) {
-        // The whole bucket is rounded.
-        if (kind == OpKind::kRoundGradients && data_sharded) continue;
         cases.push_back(
             {.what = "",
              .kind = kind,
@@ -334,6 +332,23 @@ void AddOptimizer(std::vector<OpCase>& cases) {
                                                .share = 0.25},
              .layout = layout,
              .coordinates = coordinates});
+      }
+    }
+    // The slice that groups of the data axis send each other in bf16.
+    for (const int32_t zero : {0, 2}) {
+      for (const OpKind kind :
+           {OpKind::kRoundGradients, OpKind::kWidenGradients}) {
+        cases.push_back(
+            {.what = "across",
+             .kind = kind,
+             .attributes = OptimizerAttributes{.num_elements = num_elements,
+                                               .data_sharded = true},
+             .layout = {.data = 4,
+                        .data_groups = 2,
+                        .zero = zero,
+                        .gradient_reduction =
+                            GradientReduction::kBfloat16Across},
+             .coordinates = {.data = 3}});
       }
     }
   }

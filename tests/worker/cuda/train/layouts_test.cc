@@ -227,7 +227,7 @@ Bars BarsFor(const Layout& layout) {
   if (layout.precision == Precision::kBfloat16) {
     return {.loss = 1e-3, .norm = 6e-3, .moment = 6e-2, .parameter = 1e-1};
   }
-  if (layout.rounds_gradients()) {
+  if (layout.rounds_gradients() || layout.rounds_across()) {
     return {.loss = 3e-5, .norm = 2e-4, .moment = 1e-2, .parameter = 2e-2};
   }
   return {.loss = 2e-7, .norm = 1e-6, .moment = 2e-5, .parameter = 2e-4};
@@ -412,7 +412,8 @@ TEST(CudaLayoutsTest, ReducingInBf16RoundsAndRepeats) {
   });
   ASSERT_EQ(rounded.size(), 4u);  // One a ZeRO stage.
   std::vector<Layout> plain = rounded;
-  for (Layout& layout : plain) layout.gradient_reduction = Precision::kFloat32;
+  for (Layout& layout : plain)
+    layout.gradient_reduction = GradientReduction::kFloat32;
   using Sight = RankProcesses::Sight;
   const auto losses = DeterministicLosses(rounded, Sight::kAllDevices);
   EXPECT_EQ(DeterministicLosses(rounded, Sight::kAllDevices), losses);

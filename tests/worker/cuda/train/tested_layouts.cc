@@ -85,7 +85,18 @@ std::vector<Layout> RoundedLayoutsOf(int32_t num_ranks) {
     }
   }
   for (Layout& layout : layouts) {
-    layout.gradient_reduction = Precision::kBfloat16;
+    layout.gradient_reduction = GradientReduction::kBfloat16;
+  }
+  if (num_ranks == 4) {
+    for (const int32_t zero : {0, 1, 2, 3}) {
+      layouts.push_back(
+          {.data = 4,
+           .data_groups = 2,
+           .num_microbatches = 2,
+           .zero = zero,
+           .precision = Precision::kFloat32,
+           .gradient_reduction = GradientReduction::kBfloat16Across});
+    }
   }
   return layouts;
 }
