@@ -257,6 +257,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
       {"precision", PrecisionName(layout.precision)},
       {"products", PrecisionName(layout)},
       {"gradient_reduction", GradientReductionName(layout.gradient_reduction)},
+      {"moments", Describe(layout.moments).name},
       {"trains_preferences", layout.trains_preferences()},
       {"document_length", layout.document_length},
       {"recompute", RecomputeKey(layout)},
