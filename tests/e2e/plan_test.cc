@@ -141,8 +141,9 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
   EXPECT_THAT(KeysOf(plan["layout"]),
               ElementsAre("context", "copy_engines", "data", "data_groups",
                           "expert", "gradient_reduction", "interleave",
-                          "micro_batch", "pipeline", "precision", "recompute",
-                          "schedule", "sequence_parallel", "tensor", "zero"));
+                          "micro_batch", "moments", "pipeline", "precision",
+                          "recompute", "schedule", "sequence_parallel",
+                          "tensor", "zero"));
   EXPECT_THAT(
       KeysOf(plan["predicted"]),
       IsSupersetOf({"step_time_s", "step_time_low_s", "step_time_high_s",
