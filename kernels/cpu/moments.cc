@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "base/check.h"
 #include "kernels/cpu/moment_blocks.h"
@@ -64,8 +63,7 @@ void DecodeMoments(MomentStorage storage, Moment moment, const void* moments,
                    int64_t begin, int64_t end, float* out) {
   switch (storage) {
     case MomentStorage::kFloat32:
-      std::memcpy(out, static_cast<const float*>(moments) + begin,
-                  static_cast<size_t>(end - begin) * sizeof(float));
+      std::copy_n(static_cast<const float*>(moments) + begin, end - begin, out);
       return;
     case MomentStorage::kBf16: {
       const auto* bits = static_cast<const uint16_t*>(moments);
@@ -92,8 +90,7 @@ void EncodeMoments(MomentStorage storage, Moment moment, const float* values,
                    int64_t num_values, void* moments) {
   switch (storage) {
     case MomentStorage::kFloat32:
-      std::memcpy(moments, values,
-                  static_cast<size_t>(num_values) * sizeof(float));
+      std::copy_n(values, num_values, static_cast<float*>(moments));
       return;
     case MomentStorage::kBf16: {
       auto* bits = static_cast<uint16_t*>(moments);
