@@ -201,7 +201,7 @@ void JobRunner::CopyRunFiles() {
       server_->Send(session->second, message);
     }
   }
-  // What was sent a call ago has arrived, or its host is gone.
+  // Messages sent a call ago have arrived, or their host is gone.
   for (const auto& [session, sequence] : copying_) {
     Acknowledge(session, sequence);
   }

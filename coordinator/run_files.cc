@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostBytesAtOnce = int64_t{4} << 20;
-// What is of this host or of this process, or has its own way to other hosts.
+// Files of this host or process alone, or with their own way to other hosts.
 constexpr const char* kLeftOut[] = {"logs",      "checkpoints", "exports",
                                     "state.log", "reserve",     "address",
                                     "job.yaml"};

@@ -1,4 +1,4 @@
-// What a copy of the run directory on another host lacks: plan, profile,
+// Finds what the run directory on another host lacks: plan, profile,
 // metrics, events and the like, so that a coordinator there goes on with them.
 // Logs and checkpoints have hosts of their own.
 
@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-// What one host has been sent.
+// Keeps account of the bytes that one host has been sent.
 class RunFiles {
  public:
   // `appended`: the bytes of files that only grow and are there already.

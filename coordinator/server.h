@@ -29,7 +29,7 @@ struct SessionRoute {
 struct ServerOptions {
   int listen_fd;  // A listening TCP socket; taken over.
   std::string secret;
-  // Of this coordinator, told with every message, and each second that there is
+  // This coordinator's, told with every message, and each second that there is
   // none; 0: terms are not counted.
   int64_t term = 0;
   // The first message of a session is its Hello; that its peer knows the secret

@@ -85,7 +85,7 @@ class LogCopies {
   uint64_t round_ = 0;
   absl::Time with_majority_;  // When one was last there.
   bool ending_ = false;
-  // That it is deposed. Before the log has a majority, Create() says so.
+  // on_deposed has been called, or Create() still answers in its place.
   bool told_ = true;
 };
 

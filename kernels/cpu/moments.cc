@@ -35,7 +35,7 @@ void DecodeCodes(const MomentBlock& block, int64_t begin, int64_t end,
 }  // namespace
 
 void EncodeMomentBlock(Moment moment, const float* values, MomentBlock& block) {
-  // As whole numbers, bits of magnitudes rise with them, NaN above all.
+  // Read as whole numbers, magnitudes keep their order; NaN is above all.
   uint32_t largest = 0;
   for (int64_t i = 0; i < kMomentBlockSize; ++i) {
     largest =

@@ -56,7 +56,7 @@ template <Moment kMoment>
 __device__ __forceinline__ void Encode(const Four* x, int lane,
                                        const float* middles,
                                        MomentBlock* block) {
-  // As whole numbers, bits of magnitudes rise with them, NaN above all.
+  // Read as whole numbers, magnitudes keep their order; NaN is above all.
   uint32_t bits = 0;
 #pragma unroll
   for (int i = 0; i < kFours; ++i) {
