@@ -38,10 +38,17 @@ absl::Status ParallelFor(int64_t count, int num_threads,
   return error;
 }
 
-int NumCopyThreads() {
-  constexpr int kMost = 8;
+namespace {
+
+int NumCoresUpTo(int most) {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1,
-                    kMost);
+                    most);
 }
+
+}  // namespace
+
+int NumCopyThreads() { return NumCoresUpTo(8); }
+
+int NumComputeThreads() { return NumCoresUpTo(64); }
 
 }  // namespace millrace

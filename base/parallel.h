@@ -21,6 +21,10 @@ absl::Status ParallelFor(int64_t count, int num_threads,
 // memory could: what this machine has, eight at most.
 int NumCopyThreads();
 
+// Threads for work that the cores' arithmetic bounds: the cores this process
+// may run on, 64 at most.
+int NumComputeThreads();
+
 }  // namespace millrace
 
 #endif  // MILLRACE_BASE_PARALLEL_H_

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "planner/job/object_path.h"
 
 namespace millrace {
 namespace {
@@ -24,6 +25,18 @@ std::string OwnerIn(const std::string& path) {
   return owner.ok() && !owner->empty() ? *owner : "an unknown job";
 }
 
+absl::StatusOr<std::unique_ptr<ObjectLease>> TakeLease(
+    ObjectFiles& objects, const std::string& directory,
+    const std::string& owner, bool waits) {
+  ASSIGN_OR_RETURN(const ObjectPath path, ParseObjectPath(directory));
+  ObjectLeaseOptions options = {
+      .key = (path.key.empty() ? "" : path.key + "/") + (kLockName + 1),
+      .owner = owner};
+  ASSIGN_OR_RETURN(options.store, objects.StoreOf(directory));
+  if (waits) options.wait = options.term + absl::Seconds(2);
+  return ObjectLease::Take(std::move(options));
+}
+
 absl::Status LockError(int error, const std::string& path) {
   const std::string text =
       absl::StrCat("cannot write ", path, ": ", std::strerror(error));
@@ -34,7 +47,14 @@ absl::Status LockError(int error, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointLock>> CheckpointLock::Take(
-    const std::string& directory, const std::string& owner, bool needs_lock) {
+    const std::string& directory, const std::string& owner, bool needs_lock,
+    ObjectFiles* objects) {
+  if (objects != nullptr && IsObjectPath(directory)) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ObjectLease> lease,
+                     TakeLease(*objects, directory, owner, !needs_lock));
+    return std::unique_ptr<CheckpointLock>(
+        new CheckpointLock(std::move(lease)));
+  }
   RETURN_IF_ERROR(MakeDirectories(directory));
   const std::string path = directory + kLockName;
   const int fd =
@@ -68,9 +88,12 @@ absl::StatusOr<std::unique_ptr<CheckpointLock>> CheckpointLock::Take(
   return lock;
 }
 
-CheckpointLock::~CheckpointLock() { close(fd_); }
+CheckpointLock::~CheckpointLock() {
+  if (fd_ >= 0) close(fd_);
+}
 
 absl::Status CheckpointLock::CheckHeld() const {
+  if (lease_ != nullptr) return lease_->CheckHeld();
   const std::string owner = OwnerIn(path_);
   if (owner == owner_) return absl::OkStatus();
   return absl::AbortedError(

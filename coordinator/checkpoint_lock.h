@@ -1,4 +1,5 @@
-// Keeps a folder of checkpoints to one job at a time.
+// Keeps a folder of checkpoints to one job at a time. An s3:// prefix is kept
+// by an ObjectLease instead of what follows.
 //
 // A lock of the kernel keeps others out for as long as this process lives, on
 // one host and on shared folders that support such locks. The file's content
@@ -13,6 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/objects/object_files.h"
+#include "coordinator/objects/object_lease.h"
 
 namespace millrace {
 
@@ -22,9 +25,13 @@ class CheckpointLock {
   // job's. FailedPrecondition, naming the other job, if one holds the folder;
   // PermissionDenied or Internal, with the path, if it cannot be written.
   // With `needs_lock` also FailedPrecondition if the file system has no locks.
+  //
+  // `objects` finds the bucket of an s3:// prefix; errors are then those of
+  // ObjectLease. Without `needs_lock`, waits until a job that was killed counts
+  // as gone.
   static absl::StatusOr<std::unique_ptr<CheckpointLock>> Take(
       const std::string& directory, const std::string& owner,
-      bool needs_lock = false);
+      bool needs_lock = false, ObjectFiles* objects = nullptr);
   ~CheckpointLock();
   CheckpointLock(const CheckpointLock&) = delete;
   CheckpointLock& operator=(const CheckpointLock&) = delete;
@@ -35,8 +42,11 @@ class CheckpointLock {
  private:
   CheckpointLock(int fd, std::string path, std::string owner)
       : fd_(fd), path_(std::move(path)), owner_(std::move(owner)) {}
+  explicit CheckpointLock(std::unique_ptr<ObjectLease> lease)
+      : lease_(std::move(lease)) {}
 
-  const int fd_;
+  const std::unique_ptr<ObjectLease> lease_;  // Null: what follows serves.
+  const int fd_ = -1;
   const std::string path_;
   const std::string owner_;
 };

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fault/file_system.h"
 
 namespace millrace {
 
@@ -42,6 +43,9 @@ struct CoordinatorOptions {
   // The file for the measured profile if profile_only is set. Empty: the cache.
   std::string profile_output;
   bool tune = false;  // With profile_only: kernels too (docs/profile.md).
+  // By which this host's checkpoints are read and committed, for tests of disks
+  // that hang. Borrowed; null: the job's own (objects/stored_files.h).
+  FileSystem* checkpoint_files = nullptr;
 };
 
 // Runs until the job has ended and all agents know; returns the exit code they

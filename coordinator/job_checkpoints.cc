@@ -2,6 +2,7 @@
 // the hosts' own disks. Part of JobRunner (job_runner.h).
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,9 +43,8 @@ protocol::FileHost JobRunner::FileHostOf(int32_t agent_idx) const {
   return host;
 }
 
-absl::Status JobRunner::FindCheckpoints() {
-  checkpoint_folders_ = {};
-  if (AllSeeCheckpoints()) return absl::OkStatus();
+std::optional<FolderSearch> JobRunner::SearchForFolders() const {
+  if (AllSeeCheckpoints()) return std::nullopt;
   FolderSearch search = {.directory = CheckpointDirectory(),
                          .secret = options_.secret,
                          .probe = probe_,
@@ -62,32 +62,52 @@ absl::Status JobRunner::FindCheckpoints() {
          .host = FileHostOf(agent_idx),
          .sees_folder_of_first = is_of_first && agent.sees_checkpoints()});
   }
+  return search;
+}
+
+absl::StatusOr<CheckpointFolders> JobRunner::FindFolders(
+    const FolderSearch& search) {
   absl::StatusOr<CheckpointFolders> found = FindCheckpointFolders(search);
-  if (found.ok()) {
-    checkpoint_folders_ = *std::move(found);
-    return absl::OkStatus();
-  }
+  if (found.ok()) return found;
   return absl::Status(
       found.status().code(),
       absl::StrCat(
           "the hosts share no folder for checkpoints, and not all of "
           "them can keep their part in ",
-          CheckpointDirectory(), ": ", found.status().message(),
+          search.directory, ": ", found.status().message(),
           "; set checkpoint.directory to a folder that every host can "
           "write, or train without checkpoints by checkpoint: "
           "{at_end: false, interval_steps: 0, resume: none}: a failure "
           "then starts again from the first step"));
 }
 
-FileSystem& JobRunner::CheckpointFiles() const {
-  return checkpoint_folders_.files == nullptr ? *PosixFileSystem()
-                                              : *checkpoint_folders_.files;
+SideWork::Work JobRunner::FindFoldersAgain() {
+  const std::optional<FolderSearch> search = SearchForFolders();
+  if (!search.has_value()) return nullptr;
+  return [this, search = *search,
+          generation = state_->generation()]() -> SideWork::Then {
+    return [this, generation, found = FindFolders(search)] {
+      // Without them, commits say what is amiss.
+      if (found.ok() && generation == state_->generation()) {
+        checkpoint_folders_ = *found;
+      }
+    };
+  };
 }
 
-std::vector<std::string> JobRunner::TakeDamagedCopies() const {
-  return checkpoint_folders_.files == nullptr
-             ? std::vector<std::string>()
-             : checkpoint_folders_.files->TakeDamagedCopies();
+std::shared_ptr<FileSystem> JobRunner::FilesOf(
+    const CheckpointFolders& folders) const {
+  if (folders.files != nullptr) return folders.files;
+  if (options_.checkpoint_files != nullptr) {
+    return BorrowedFiles(options_.checkpoint_files);
+  }
+  return stored_files_;
+}
+
+std::vector<std::string> JobRunner::TakeDamagedCopies(
+    const CheckpointFolders& folders) {
+  return folders.files == nullptr ? std::vector<std::string>()
+                                  : folders.files->TakeDamagedCopies();
 }
 
 void JobRunner::ReportDamagedCopies(const std::vector<std::string>& lines) {
@@ -102,9 +122,9 @@ void JobRunner::ReportDamagedCopies(const std::vector<std::string>& lines) {
   }
 }
 
-void JobRunner::AddCheckpointFolders(protocol::StartGeneration* start) {
+void JobRunner::AddCheckpointFolders(const absl::Status& found,
+                                     protocol::StartGeneration* start) {
   // Without them a job that needs none trains all the same.
-  const absl::Status found = FindCheckpoints();
   if (!found.ok()) {
     output_->Event({.event = "checkpoint_failed",
                     .generation = ToInt(state_->generation()),

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
-#include "fault/checkpoint.h"
 #include "fault/file_system.h"
 
 namespace millrace {
@@ -18,7 +17,8 @@ void JobRunner::ExportStep(int64_t step, const std::string& checkpoint) {
     // Hosts that come later are not asked: parts are on two hosts.
     export_files_ = checkpoint_folders_.readers;
     exporter_ = std::make_unique<PeriodicExport>(
-        export_files_ == nullptr ? *PosixFileSystem() : *export_files_,
+        export_files_ == nullptr ? static_cast<FileSystem&>(*stored_files_)
+                                 : *export_files_,
         PeriodicExportOptions{
             .directory = directory.empty()
                              ? absl::StrCat(options_.run_directory, "/exports")
@@ -62,21 +62,8 @@ void JobRunner::OnExported(const ExportOutcome& outcome) {
   }
 }
 
-// Keeps as many checkpoints as the job asks for, and all since the oldest one
-// whose export is not done.
-int32_t JobRunner::CheckpointsToKeep(int64_t step) const {
-  const std::optional<int64_t> oldest =
-      exporter_ == nullptr ? std::nullopt : exporter_->oldest_step();
-  if (!oldest.has_value()) return job_.checkpoint.keep;
-  const auto entries =
-      ListCheckpoints(CheckpointFiles(), CheckpointDirectory());
-  int32_t num_needed = 1;  // This step's.
-  if (entries.ok()) {
-    for (const CheckpointEntry& entry : *entries) {
-      num_needed += entry.step >= *oldest && entry.step < step;
-    }
-  }
-  return std::max(num_needed, job_.checkpoint.keep);
+std::optional<int64_t> JobRunner::OldestToExport() const {
+  return exporter_ == nullptr ? std::nullopt : exporter_->oldest_step();
 }
 
 }  // namespace millrace

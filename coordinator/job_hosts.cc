@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/build_id.h"
+#include "planner/job/object_path.h"
 
 namespace millrace {
 namespace {
@@ -57,7 +58,10 @@ void JobRunner::WriteProbes() const {
   WriteFileAtomically(options_.run_directory + "/" + probe_, probe_)
       .IgnoreError();
   const std::string& checkpoints = job_.checkpoint.directory;
-  if (checkpoints.empty() || options_.num_agents == 1) return;
+  if (checkpoints.empty() || IsObjectPath(checkpoints) ||
+      options_.num_agents == 1) {
+    return;
+  }
   MakeDirectories(checkpoints).IgnoreError();
   WriteFileAtomically(checkpoints + "/" + probe_, probe_).IgnoreError();
 }
@@ -66,7 +70,7 @@ void JobRunner::RemoveProbes() const {
   std::error_code gone_already;
   for (const std::string& folder :
        {options_.run_directory, job_.checkpoint.directory}) {
-    if (folder.empty()) continue;
+    if (folder.empty() || IsObjectPath(folder)) continue;
     std::filesystem::remove(folder + "/" + probe_, gone_already);
   }
 }
@@ -242,28 +246,10 @@ std::string JobRunner::SourceRefusal() const {
 void JobRunner::OnDataOffer(int32_t agent_idx) {
   const protocol::AgentHello& source = agents_.at(agent_idx);
   if (!source.has_offer() || !job_.data.is_on(agent_idx, source.host())) return;
-  int num_waiting = 0;
   for (const auto& [other_idx, other] : agents_) {
     if (other.data_ready()) continue;
-    if (job_.data.is_on(other_idx, other.host())) continue;
-    ++num_waiting;
-    SendOffer(other_idx);
+    if (!job_.data.is_on(other_idx, other.host())) SendOffer(other_idx);
   }
-  if (num_waiting == 0) return;
-  int64_t num_bytes = 0;
-  for (const auto* sources :
-       {&source.offer().training(), &source.offer().evaluation()}) {
-    for (const protocol::DataOffer::Source& offered : *sources) {
-      for (const protocol::DataOffer::Prefix& prefix : offered.prefixes()) {
-        for (const protocol::DataOffer::File& file : prefix.files()) {
-          num_bytes += file.bytes();
-        }
-      }
-    }
-  }
-  progress_->Line(absl::StrCat("data: ", num_waiting, " hosts fetch ",
-                               FormatBytes(num_bytes), " from ", source.host(),
-                               " (data.from)"));
 }
 
 void JobRunner::SendOffer(int32_t agent_idx) {
@@ -275,7 +261,36 @@ void JobRunner::SendOffer(int32_t agent_idx) {
     *order->mutable_offer() = other.offer();
     *order->add_from() = FileHostOf(other_idx);
   }
-  if (order->from_size() > 0) SendToAgent(agent_idx, message);
+  if (order->from_size() == 0) return;
+  SendToAgent(agent_idx, message);
+  fetching_.insert(agent_idx);
+}
+
+void JobRunner::PrintFetching() {
+  const bool all_came =
+      static_cast<int32_t>(agents_.size()) == options_.num_agents;
+  if (!all_came || fetching_.empty()) return;
+  for (const auto& [agent_idx, source] : agents_) {
+    if (!source.has_offer() || !job_.data.is_on(agent_idx, source.host()))
+      continue;
+    int64_t num_bytes = 0;
+    for (const auto* sources :
+         {&source.offer().training(), &source.offer().evaluation()}) {
+      for (const protocol::DataOffer::Source& offered : *sources) {
+        for (const protocol::DataOffer::Prefix& prefix : offered.prefixes()) {
+          for (const protocol::DataOffer::File& file : prefix.files()) {
+            num_bytes += file.bytes();
+          }
+        }
+      }
+    }
+    progress_->Line(absl::StrCat(
+        "data: ", fetching_.size(),
+        fetching_.size() == 1 ? " host fetches " : " hosts fetch ",
+        FormatBytes(num_bytes), " from ", source.host(), " (data.from)"));
+    fetching_.clear();
+    return;
+  }
 }
 
 }  // namespace millrace

@@ -130,6 +130,8 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
   protocol::FromCoordinator message;
   message.mutable_acknowledge();
   server_->Send(session, message);
+  // It may have missed it; another generation's it ignores.
+  if (interval_change_.has_value()) server_->Send(session, *interval_change_);
   Handle(WorkerJoined{process, Generation{worker.generation()},
                       PhaseOf(worker.phase())});
 }
@@ -190,6 +192,7 @@ void JobRunner::OnAgentHello(SessionId session,
   } else if (!job_.data.is_on(hello.agent_idx(), hello.host())) {
     SendOffer(hello.agent_idx());
   }
+  PrintFetching();
   AgentJoined joined = {.agent_idx = hello.agent_idx(),
                         .host = hello.host(),
                         .num_devices = hello.num_devices(),
@@ -223,6 +226,7 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
       }
       if (OnAgentData(agent_idx)) {
         OnDataOffer(agent_idx);
+        PrintFetching();
         Handle(AgentDataReady{agent_idx});
       }
       break;

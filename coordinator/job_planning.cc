@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -18,6 +21,18 @@
 #include "planner/job/layout_space.h"
 
 namespace millrace {
+namespace {
+
+// A plan that is not written yet: one ahead, or one to be weighed.
+absl::StatusOr<std::shared_ptr<const Plan>> PlanOnly(
+    const JobSpec& job, const DeviceFacts& devices,
+    const HardwareProfile& profile) {
+  RETURN_IF_ERROR(CheckRunnable(job, devices));
+  ASSIGN_OR_RETURN(Plan plan, PlanForDevices(job, devices, profile));
+  return std::make_shared<const Plan>(std::move(plan));
+}
+
+}  // namespace
 
 DeviceFacts JobRunner::Devices(bool all_ready) const {
   DeviceFacts facts = {.may_leave_idle = plan_.has_value()};
@@ -54,22 +69,63 @@ void JobRunner::Do(const MakePlan&) {
   }
   if (planning_.joinable()) planning_.join();
   KeepProbesWhileNeeded();
-  absl::Status hosts =
-      NeedsCheckpoints() ? FindCheckpoints() : absl::OkStatus();
-  if (hosts.ok()) hosts = CheckOneAddressFamily();
-  if (!hosts.ok()) {
+  if (const absl::Status hosts = CheckOneAddressFamily(); !hosts.ok()) {
     Handle(PlanRefused{std::string(hosts.message())});
     return;
   }
+  const std::optional<FolderSearch> search =
+      NeedsCheckpoints() ? SearchForFolders() : std::nullopt;
   const DeviceFacts devices = Devices();
   const JobSpec job = JobToPlan();
-  // Searching and verifying a checkpoint can take seconds, in which the server
-  // goes on listening.
+  // Asking hosts, searching and verifying a checkpoint can take seconds, in
+  // which the server goes on listening.
   planning_ = std::thread([this, job, devices, again = plan_.has_value(),
+                           made = made_plans_.Find(devices), search,
                            measured = measured_profile_] {
-    PlanOutcome outcome =
-        again ? PlanAgain(job, devices) : MakePlanNow(job, devices, measured);
+    absl::StatusOr<CheckpointFolders> folders = CheckpointFolders();
+    if (search.has_value()) folders = FindFolders(*search);
+    PlanOutcome outcome;
+    if (!folders.ok()) {
+      // Not NotFound, which stands for a profile.
+      outcome.status = absl::InvalidArgumentError(folders.status().message());
+    } else if (again) {
+      outcome = PlanAgain(job, devices,
+                          made != nullptr ? made : plan_ahead_.Await(devices));
+    } else {
+      outcome = MakePlanNow(job, devices, measured, *folders);
+    }
+    if (folders.ok()) outcome.folders = *std::move(folders);
     server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
+  });
+}
+
+void JobRunner::PlanForOneHostFewer() {
+  std::vector<AgentDevices> agents;
+  for (const auto& [agent_idx, agent] : agents_) {
+    if (!state_->TakesPart(agent_idx)) continue;
+    agents.push_back({agent.num_devices(), agent.devices_on_host()});
+  }
+  const std::optional<DeviceFacts> left = WithoutOneHost(Devices(), agents);
+  if (!left.has_value() || !profile_.has_value() ||
+      made_plans_.Find(*left) != nullptr) {
+    return;
+  }
+  plan_ahead_.Begin(*left, [this, job = JobToPlan(), devices = *left,
+                            profile = *profile_] {
+    const double began_s = MonotonicSeconds();
+    const auto plan = PlanOnly(job, devices, profile);
+    const std::string detail =
+        plan.ok()
+            ? absl::StrCat("for a lost host, in ",
+                           FormatSeconds(MonotonicSeconds() - began_s), ": ",
+                           LayoutToString((*plan)->layout), "; predicted step ",
+                           FormatSeconds((*plan)->prediction.step_time_s))
+            : absl::StrCat("with a host lost the job cannot go on: ",
+                           plan.status().message());
+    server_->Post([this, detail] {
+      output_->Event({.event = "planned_ahead", .detail = detail});
+    });
+    return plan.value_or(nullptr);
   });
 }
 
@@ -82,13 +138,27 @@ JobSpec JobRunner::JobToPlan() const {
   return job;
 }
 
-JobRunner::PlanOutcome JobRunner::PlanAgain(const JobSpec& job,
-                                            const DeviceFacts& devices) const {
-  PlanOutcome outcome = {.profile = *profile_};
+absl::StatusOr<std::shared_ptr<const Plan>> JobRunner::PlanAndWrite(
+    const JobSpec& job, const DeviceFacts& devices,
+    const HardwareProfile& profile) const {
+  ASSIGN_OR_RETURN(Plan plan, PlanForDevices(job, devices, profile));
+  RETURN_IF_ERROR(WritePlan(plan, job, profile, options_.run_directory));
+  return std::make_shared<const Plan>(std::move(plan));
+}
+
+JobRunner::PlanOutcome JobRunner::PlanAgain(
+    const JobSpec& job, const DeviceFacts& devices,
+    std::shared_ptr<const Plan> made) const {
+  PlanOutcome outcome = {
+      .devices = devices, .plan = std::move(made), .profile = *profile_};
+  if (outcome.plan != nullptr) {
+    outcome.status =
+        WritePlan(*outcome.plan, job, *profile_, options_.run_directory);
+    return outcome;
+  }
   outcome.status = CheckRunnable(job, devices);
   if (!outcome.status.ok()) return outcome;
-  absl::StatusOr<Plan> plan =
-      PlanRun(job, devices, *profile_, options_.run_directory);
+  auto plan = PlanAndWrite(job, devices, *profile_);
   if (plan.ok()) {
     outcome.plan = *std::move(plan);
   } else {
@@ -99,8 +169,9 @@ JobRunner::PlanOutcome JobRunner::PlanAgain(const JobSpec& job,
 
 JobRunner::PlanOutcome JobRunner::MakePlanNow(
     const JobSpec& job, const DeviceFacts& devices,
-    const std::optional<HardwareProfile>& measured) const {
-  PlanOutcome outcome;
+    const std::optional<HardwareProfile>& measured,
+    const CheckpointFolders& folders) const {
+  PlanOutcome outcome = {.devices = devices};
   outcome.status = CheckRunnable(job, devices);
   if (!outcome.status.ok()) return outcome;
   // Whoever asks for a measurement gets one, whatever profile there is.
@@ -120,24 +191,23 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
   }
   outcome.machine = profile->provenance.description;
   if (options_.profile_only) return outcome;
-  absl::StatusOr<Plan> plan =
-      PlanRun(job, devices, *profile, options_.run_directory);
+  auto plan = PlanAndWrite(job, devices, *profile);
   if (!plan.ok()) {
     outcome.status = absl::InvalidArgumentError(plan.status().message());
     return outcome;
   }
   outcome.plan = *std::move(plan);
   outcome.profile = *profile;
-  absl::StatusOr<ResumeChoice> start = ChooseStart();
+  absl::StatusOr<ResumeChoice> start = ChooseStart(*FilesOf(folders));
   if (!start.ok()) {
     outcome.status = absl::InvalidArgumentError(
         absl::StrCat("checkpoint.resume: ", start.status().message()));
     return outcome;
   }
   outcome.resume = *std::move(start);
-  outcome.resume.damaged_copies = TakeDamagedCopies();
+  outcome.resume.damaged_copies = TakeDamagedCopies(folders);
   const absl::Status kept =
-      KeepModelFiles(*PosixFileSystem(), job, CheckpointDirectory());
+      KeepModelFiles(*stored_files_, job, CheckpointDirectory());
   if (!kept.ok()) {
     // Not NotFound, which stands for a profile.
     outcome.status = absl::InvalidArgumentError(
@@ -146,22 +216,22 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
   return outcome;
 }
 
-absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
+absl::StatusOr<ResumeChoice> JobRunner::ChooseStart(FileSystem& files) const {
   const std::string& resume = job_.checkpoint.resume;
   if (resume == "auto") {
-    ASSIGN_OR_RETURN(
-        ResumeChoice choice,
-        ChooseResume(CheckpointFiles(), CheckpointDirectory(), &job_.model));
-    RETURN_IF_ERROR(CheckSameStart(CheckpointFiles(), choice, job_));
+    ASSIGN_OR_RETURN(ResumeChoice choice,
+                     ChooseResume(files, CheckpointDirectory(), &job_.model));
+    RETURN_IF_ERROR(CheckSameStart(files, choice, job_));
     return choice;
   }
   if (resume == "none") return ResumeChoice{};
-  RETURN_IF_ERROR(CheckIsOfModel(CheckpointFiles(), resume, job_.model));
-  RETURN_IF_ERROR(VerifyCheckpoint(CheckpointFiles(), resume));
+  RETURN_IF_ERROR(CheckIsOfModel(files, resume, job_.model));
+  RETURN_IF_ERROR(CheckParts(files, resume));
   return ResumeChoice{.path = resume};
 }
 
 void JobRunner::OnPlan(const PlanOutcome& outcome) {
+  if (outcome.status.ok()) checkpoint_folders_ = outcome.folders;
   if (absl::IsNotFound(outcome.status)) {
     progress_->Line(
         options_.tune ? "tuning kernels, then measuring; some minutes"
@@ -179,7 +249,8 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     Handle(PlanMade{});
     return;
   }
-  const Plan& plan = outcome.plan;
+  const Plan& plan = *outcome.plan;
+  made_plans_.Add(outcome.devices, outcome.plan);
   const bool again = plan_.has_value();
   std::vector<WorkerIdx> members = state_->Workers();
   if (static_cast<int32_t>(members.size()) < plan.layout.num_ranks()) {
@@ -286,21 +357,24 @@ void JobRunner::Do(const WeighGrowth& action) {
     return;
   }
   if (planning_.joinable()) planning_.join();
-  planning_ =
-      std::thread([this, generation = action.generation, job = JobToPlan(),
-                   profile = *profile_, devices = Devices(/*all_ready=*/true)] {
-        const absl::Status runnable = CheckRunnable(job, devices);
-        absl::StatusOr<Plan> plan = runnable.ok()
-                                        ? PlanForDevices(job, devices, profile)
-                                        : absl::StatusOr<Plan>(runnable);
-        server_->Post([this, generation, plan = std::move(plan)] {
-          OnGrowthPlan(generation, plan);
+  const DeviceFacts devices = Devices(/*all_ready=*/true);
+  if (const auto made = made_plans_.Find(devices); made != nullptr) {
+    OnGrowthPlan(action.generation, devices, made);
+    return;
+  }
+  planning_ = std::thread([this, generation = action.generation, devices,
+                           job = JobToPlan(), profile = *profile_] {
+    server_->Post(
+        [this, generation, devices, plan = PlanOnly(job, devices, profile)] {
+          OnGrowthPlan(generation, devices, plan);
         });
-      });
+  });
 }
 
-void JobRunner::OnGrowthPlan(Generation generation,
-                             const absl::StatusOr<Plan>& plan) {
+void JobRunner::OnGrowthPlan(
+    Generation generation, const DeviceFacts& devices,
+    const absl::StatusOr<std::shared_ptr<const Plan>>& plan) {
+  if (plan.ok()) made_plans_.Add(devices, *plan);
   if (generation != state_->generation()) return;
   if (!plan.ok()) {
     progress_->Line(
@@ -308,7 +382,7 @@ void JobRunner::OnGrowthPlan(Generation generation,
     return;
   }
   const double now_s = plan_->step_time_s;
-  const double then_s = plan->prediction.step_time_s;
+  const double then_s = (*plan)->prediction.step_time_s;
   const int64_t steps_left = job_.training.num_steps - output_->last_step();
   const double gained_s = static_cast<double>(steps_left) * (now_s - then_s);
   const double cost_s = last_recovery_s_ + last_write_s_;

@@ -11,8 +11,6 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
-#include "fault/checkpoint.h"
-#include "fault/file_system.h"
 
 namespace millrace {
 namespace {
@@ -97,7 +95,9 @@ std::vector<HeldReplica> JobRunner::HeldReplicas() const {
       continue;  // It is away.
     }
     for (const protocol::HeldReplica& part : of_worker.parts()) {
-      if (Generation{part.generation()} <= distrusted_memory_) continue;
+      if (Generation{part.generation()} <= log_->job().distrusted_memory) {
+        continue;
+      }
       held.push_back({.holder = worker,
                       .part = {{Generation{part.generation()}, part.step()},
                                Rank{part.rank()}},
@@ -126,25 +126,33 @@ void JobRunner::ReportIncomplete(int64_t step, const std::string& instead) {
                   .detail = absl::StrCat(reason, "; back to ", instead)});
 }
 
-int64_t JobRunner::StepOnDisk(const std::string& path) const {
+int64_t JobRunner::StepOnDisk(const std::string& path,
+                              const Prepared& prepared) const {
   if (path.empty()) return 0;
   if (path == CommittedPath()) return log_->job().committed_step;
-  const absl::StatusOr<CheckpointInfo> info =
-      ReadCheckpointInfo(CheckpointFiles(), path);
-  return info.ok() ? info->step : 0;
+  if (path == plan_->resume_path && resume_step_.has_value()) {
+    return *resume_step_;
+  }
+  const bool is_exchanged = prepared.choice.has_value() &&
+                            prepared.choice->ok() &&
+                            (*prepared.choice)->path == path;
+  return is_exchanged ? (*prepared.choice)->step : 0;
 }
 
 absl::Status JobRunner::AddRestore(int64_t committed_step,
+                                   const Prepared& prepared,
                                    protocol::StartGeneration* start) {
   source_.clear();
   restore_s_ = 0;
   restored_set_.reset();
-  const int64_t expected_step =
-      committed_step >= 0 ? committed_step : StepOnDisk(plan_->resume_path);
+  const int64_t expected_step = committed_step >= 0
+                                    ? committed_step
+                                    : StepOnDisk(plan_->resume_path, prepared);
   std::optional<ReplicaChoice> choice = ChooseFromMemory(expected_step);
   if (!choice.has_value()) {
-    ASSIGN_OR_RETURN(const std::string path, RestorePath(committed_step));
-    const int64_t step = StepOnDisk(path);
+    ASSIGN_OR_RETURN(const std::string path,
+                     RestorePath(committed_step, prepared));
+    const int64_t step = StepOnDisk(path, prepared);
     // Where the newest checkpoint is damaged, memory may have more than the
     // one before.
     if (step < expected_step) choice = ChooseFromMemory(step + 1);

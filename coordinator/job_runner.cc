@@ -33,6 +33,7 @@ JobRunner::JobRunner(const CoordinatorOptions& options, JobSpec job,
       job_(std::move(job)),
       job_yaml_(JobToYaml(job_)),
       probe_(std::move(probe)),
+      stored_files_(StoredFilesOf(job_.checkpoint)),
       log_(std::move(log)),
       output_(std::move(output)),
       hang_watch_(absl::Milliseconds(job_.fault.hang_timeout_ms)),
@@ -146,6 +147,11 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                },
            .tick_interval = kTickInterval,
            .on_tick = [self] { self->OnTick(); }}));
+  const auto post = [self](std::function<void()> work) {
+    self->server_->Post(std::move(work));
+  };
+  runner->committing_ = std::make_unique<SideWork>(post);
+  runner->preparing_ = std::make_unique<SideWork>(post);
   return runner;
 }
 
@@ -223,6 +229,7 @@ void JobRunner::Do(const KillWorkerProcess& action) {
 
 void JobRunner::Do(const RecordGeneration& action) {
   MustSucceed([&] { return log_->GenerationRaised(action.generation); });
+  is_preparing_ = stops_when_begun_ = false;
   rendezvous_.clear();
   rendezvous_waiters_.clear();
   hang_watch_.Begin(0, 0, MonotonicNow());
@@ -253,173 +260,16 @@ absl::Status JobRunner::LockCheckpoints() {
                        options_.term > 0
                            ? absl::StrCat(", coordinator ", options_.term)
                            : ""),
-          /*needs_lock=*/options_.term > 0));
+          /*needs_lock=*/options_.term > 0, &stored_files_->objects()));
   return absl::OkStatus();
 }
 
-void JobRunner::Do(const BeginGeneration& action) {
-  protocol::FromCoordinator message;
-  message.set_generation(ToInt(action.generation));
-  protocol::StartGeneration* start = message.mutable_start_generation();
-  const auto num_ranks = static_cast<int32_t>(action.members.size());
-  start->set_num_ranks(num_ranks);
-  start->set_job_yaml(job_yaml_);
-  start->set_ranks_per_host(Devices().ranks_per_host);
-  if (state_->HasSeveralHosts()) {
-    for (WorkerIdx worker : action.members) {
-      start->add_hosts(state_->HostOf(worker));
-    }
-  }
-  if (action.purpose == Purpose::kProfile) {
-    start->set_purpose(protocol::GENERATION_PURPOSE_PROFILE);
-    if (options_.tune) {
-      start->set_tune_command(
-          absl::StrCat("millrace profile --tune ", options_.job_file));
-    }
-  } else {
-    start->set_purpose(protocol::GENERATION_PURPOSE_TRAIN);
-    *start->mutable_layout() = ToMessage(plan_->layout);
-    *start->mutable_tuning() = ToMessage(profile_->tuning);
-    for (uint64_t hash : plan_->program_hashes) {
-      start->add_program_hashes(hash);
-    }
-    AddCheckpointFolders(start);
-    const absl::Status restore = AddRestore(action.restore_step, start);
-    if (!restore.ok()) {
-      Handle(NothingToRestore{std::string(restore.message())});
-      return;
-    }
-    for (const int64_t step : log_->job().left_out_steps) {
-      start->add_left_out_steps(step);
-    }
-    BeginWatching();
-    AddReplicas(start);
-  }
-  const std::vector<std::string> partners = PartnerAddresses();
-  for (int32_t rank = 0; rank < num_ranks; ++rank) {
-    const WorkerIdx worker = action.members[rank];
-    if (action.purpose == Purpose::kTrain && state_->HasSeveralHosts()) {
-      output_->SetHost(Rank{rank}, state_->HostOf(worker));
-    }
-    start->set_rank(rank);
-    if (start->checkpoint_hosts_size() > 0) {
-      start->set_checkpoint_host(
-          checkpoint_folders_.of_agent[state_->AgentOf(worker)]);
-    }
-    if (rank < static_cast<int32_t>(partners.size())) {
-      start->set_replica_partner(partners[rank]);
-    }
-    server_->Send(worker_sessions_[worker], message);
-  }
-}
-
-absl::StatusOr<std::string> JobRunner::RestorePath(int64_t committed_step) {
-  const bool committed = committed_step >= 0;
-  const std::string expected = committed ? CommittedPath() : plan_->resume_path;
-  if (!verify_before_restore_) return expected;
-  const bool resumes_directory = job_.checkpoint.resume == "auto";
-  // A checkpoint that the user named is not exchanged for another.
-  const bool may_exchange = committed || resumes_directory;
-  ResumeChoice choice;
-  ASSIGN_OR_RETURN(
-      choice,
-      ChooseRestore(
-          CheckpointFiles(),
-          {.path = expected,
-           .directory = may_exchange ? CheckpointDirectory() : "",
-           .newest_step =
-               committed ? committed_step : std::numeric_limits<int64_t>::max(),
-           .job_yaml = resumes_directory ? "" : job_yaml_}));
-  choice.damaged_copies = TakeDamagedCopies();
-  ReportSkipped(choice);
-  if (choice.path == expected) return expected;
-  progress_->Line(absl::StrCat("going on from ", choice.path, " instead"));
-  // Logged, so that a restarted coordinator does not go back to the damaged
-  // one.
-  if (committed) {
-    MustSucceed(
-        [&] { return log_->CheckpointCommitted(choice.step, choice.path); });
-    Handle(RestoredEarlier{choice.step});
-  } else {
-    plan_->resume_path = choice.path;
-    MustSucceed([&] { return log_->PlanChosen(PlanRecordToJson(*plan_)); });
-  }
-  return choice.path;
-}
-
-void JobRunner::ReportSkipped(const ResumeChoice& choice) {
-  for (const std::string& reason : choice.skipped) {
-    progress_->Line(absl::StrCat("checkpoint passed over: ", reason));
-    output_->Event({.event = "checkpoint_skipped",
-                    .generation = ToInt(state_->generation()),
-                    .detail = reason});
-  }
-  ReportDamagedCopies(choice.damaged_copies);
-}
-
 void JobRunner::Do(const TellWorkersToStop&) {
+  stops_when_begun_ = is_preparing_;  // They know nothing to stop yet.
   protocol::FromCoordinator message;
   message.set_generation(ToInt(state_->generation()));
   message.mutable_stop_training();
   SendToWorkers(message);
-}
-
-void JobRunner::Do(const CommitStep& action) {
-  if (MustAwaitLock(action)) return;
-  std::vector<std::string> entries;
-  for (const auto& [rank, part] : parts_[action.step]) {
-    entries.push_back(part.entry);
-  }
-  const CheckpointInfo info = {
-      .step = action.step,
-      .generation = action.generation,
-      .seed = job_.training.seed,
-      .samples_consumed = action.step * job_.training.global_batch,
-      .layout = plan_->layout,
-      .job_yaml = job_yaml_};
-  FileSystem& files = CheckpointFiles();
-  absl::Status status = LockCheckpoints();
-  if (status.ok()) status = checkpoint_lock_->CheckHeld();
-  if (const absl::Status first = log_->Confirm(); !first.ok()) {
-    StepDown(std::string(first.message()));
-  }
-  if (status.ok()) {
-    status = CommitCheckpoint(files, CheckpointDirectory(), info, entries,
-                              CheckpointsToKeep(action.step));
-  }
-  std::string path;
-  if (status.ok()) {
-    absl::StatusOr<std::vector<CheckpointEntry>> listed =
-        ListCheckpoints(files, CheckpointDirectory());
-    status = listed.status();
-    if (listed.ok()) {
-      for (const CheckpointEntry& entry : *listed) {
-        if (entry.step == action.step) path = entry.path;
-      }
-    }
-  }
-  if (!status.ok()) {
-    output_->Event({.event = "checkpoint_failed",
-                    .generation = ToInt(action.generation),
-                    .step = action.step,
-                    .detail = std::string(status.message())});
-    Handle(CommitFailed{action.step, std::string(status.message())});
-    return;
-  }
-  MustSucceed([&] { return log_->CheckpointCommitted(action.step, path); });
-  verify_before_restore_ = false;
-  double waited_s = 0, written_s = 0;
-  for (const auto& [rank, part] : parts_[action.step]) {
-    Acknowledge(worker_sessions_[part.worker], part.sequence);
-    waited_s = std::max(waited_s, part.waited_s);
-    written_s = std::max(written_s, part.written_s);
-  }
-  last_write_s_ = written_s;
-  commit_detail_ = absl::StrCat("training waited ", FormatSeconds(waited_s),
-                                "; written in ", FormatSeconds(written_s));
-  parts_.erase(parts_.begin(), parts_.upper_bound(action.step));
-  ExportStep(action.step, path);
-  Handle(StepCommitted{action.step});
 }
 
 void JobRunner::Do(const Report& action) {
@@ -430,7 +280,8 @@ void JobRunner::Do(const Report& action) {
     // After a restart of this process nothing began the generation.
     if (watched_ != state_->generation()) {
       BeginWatching();
-      FindCheckpoints().IgnoreError();  // Commits say what is amiss.
+      committing_->Add([this] { return FindFoldersAgain(); });
+      ReconsiderInterval();
     }
     const double now_s = output_->SecondsSinceStart();
     if (!began_training_) {
@@ -439,12 +290,14 @@ void JobRunner::Do(const Report& action) {
       const double seconds = now_s - *recovery_began_s_;
       output_->AddRecovery(seconds);
       last_recovery_s_ = seconds;
+      ++num_failures_;
       detail = absl::StrCat("again after ", FormatSeconds(seconds));
       progress_->Line(absl::StrCat("training again from step ", action.step,
                                    ", ", FormatSeconds(seconds),
                                    " after the failure"));
     }
     ReportSource(action.step);
+    PlanForOneHostFewer();
     began_training_ = true;
     recovery_began_s_.reset();
     ShouldSucceed(output_->WriteTime());

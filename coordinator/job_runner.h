@@ -2,13 +2,15 @@
 // actions become messages, files and log records (job_runner.cc, of planning
 // job_planning.cc, of the end job_end.cc). What several hosts share and must
 // agree on is in job_hosts.cc, where their checkpoints lie in
-// job_checkpoints.cc, answers to who looks at the job in job_visitors.cc,
-// watching ranks that train in job_watching.cc. All on the server's thread but
-// for the slow part of planning.
+// job_checkpoints.cc, how they are committed in job_commits.cc, answers to who
+// looks at the job in job_visitors.cc, watching ranks that train in
+// job_watching.cc. All on the server's thread but for the slow part of planning
+// and what waits for disks and for other hosts (side_work.h).
 
 #ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
 #define MILLRACE_COORDINATOR_JOB_RUNNER_H_
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -24,11 +26,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/checkpoint_folders.h"
+#include "coordinator/checkpoint_interval.h"
 #include "coordinator/checkpoint_lock.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
+#include "coordinator/objects/stored_files.h"
 #include "coordinator/periodic_export.h"
+#include "coordinator/plan_ahead.h"
 #include "coordinator/planning.h"
 #include "coordinator/profile_learning.h"
 #include "coordinator/progress.h"
@@ -38,6 +43,7 @@
 #include "coordinator/run_files.h"
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
+#include "coordinator/side_work.h"
 #include "coordinator/watch/run_follower.h"
 #include "coordinator/write_ahead_log.h"
 #include "fault/bad_steps.h"
@@ -77,6 +83,21 @@ class JobRunner {
                         // coordinator needs it again.
     double waited_s;    // As in CheckpointPart.
     double written_s;
+  };
+  // A commit that the state machine waits for, or has given up.
+  struct Commit {
+    Generation generation;
+    int64_t step = 0;
+    Layout layout;  // The generation's; there may be another plan by now.
+    std::map<Rank, Part> parts;
+    // Either it is given up, or its last write has begun: whatever comes first.
+    enum class Fate { kOpen, kGivenUp, kCommits };
+    std::atomic<Fate> fate = Fate::kOpen;
+  };
+  struct CommitOutcome {
+    absl::Status status;
+    std::string path;    // The step's folder.
+    double seconds = 0;  // That it took.
   };
 
   JobRunner(const CoordinatorOptions& options, JobSpec job, std::string probe,
@@ -149,7 +170,20 @@ class JobRunner {
   void Do(const RecordGeneration& action);
   void Do(const AbortOlder& action);
   void Do(const BeginGeneration& action);
+  // Commits, one after another; job_commits.cc.
   void Do(const CommitStep& action);
+  void Do(const GiveUpCommits& action);
+  SideWork::Work BeginCommit(const std::shared_ptr<Commit>& commit);
+  void OnCommitEnd(Commit& commit, const CommitOutcome& outcome);
+  // How often workers save (checkpoint_interval.h), what they are told when
+  // they begin, and whether it is changed since a checkpoint has cost something
+  // else than was thought.
+  IntervalChoice ChooseInterval() const;
+  int64_t IntervalToBegin();
+  void ReconsiderInterval();
+  void ReportInterval(const IntervalChoice& choice, int64_t from);
+  static bool GiveUp(Commit& commit);  // False: it is too late.
+  void FailCommit(const CommitStep& action, const std::string& reason);
   void Do(const TellWorkersToStop&);
   void Do(const Report& action);
   void Do(const EndJob& action);
@@ -158,19 +192,32 @@ class JobRunner {
   // The slow part of planning, on a thread of its own, and what follows.
   struct PlanOutcome {
     absl::Status status;  // NotFound: needs a profile.
-    Plan plan;
+    DeviceFacts devices;
+    std::shared_ptr<const Plan> plan;
     HardwareProfile profile;
     ResumeChoice resume;
     std::string machine;
+    CheckpointFolders folders;
   };
   PlanOutcome MakePlanNow(const JobSpec& job, const DeviceFacts& devices,
-                          const std::optional<HardwareProfile>& measured) const;
-  // A plan of a job that has begun, for the hosts that it has now.
-  PlanOutcome PlanAgain(const JobSpec& job, const DeviceFacts& devices) const;
+                          const std::optional<HardwareProfile>& measured,
+                          const CheckpointFolders& folders) const;
+  // A plan of a job that has begun, for the hosts that it has now; `made`,
+  // where it has one for these already.
+  PlanOutcome PlanAgain(const JobSpec& job, const DeviceFacts& devices,
+                        std::shared_ptr<const Plan> made) const;
+  // Makes a plan and writes it into the run directory.
+  absl::StatusOr<std::shared_ptr<const Plan>> PlanAndWrite(
+      const JobSpec& job, const DeviceFacts& devices,
+      const HardwareProfile& profile) const;
   JobSpec JobToPlan() const;
-  absl::StatusOr<ResumeChoice> ChooseStart() const;
+  // Begins to plan for the loss of any one host, where it does not matter
+  // which.
+  void PlanForOneHostFewer();
+  absl::StatusOr<ResumeChoice> ChooseStart(FileSystem& files) const;
   void OnPlan(const PlanOutcome& outcome);
-  void OnGrowthPlan(Generation generation, const absl::StatusOr<Plan>& plan);
+  void OnGrowthPlan(Generation generation, const DeviceFacts& devices,
+                    const absl::StatusOr<std::shared_ptr<const Plan>>& plan);
   // Why hosts that come back cannot be taken in; empty if they can.
   std::string ReasonNotToGrow() const;
   // Keeps what a measured step of all ranks says of the profile, which learns
@@ -182,19 +229,39 @@ class JobRunner {
   // how that went. A job that finishes waits for its exports.
   void ExportStep(int64_t step, const std::string& checkpoint);
   void OnExported(const ExportOutcome& outcome);
-  int32_t CheckpointsToKeep(int64_t step) const;
+  // The oldest step whose export is not done, so that its checkpoint stays.
+  std::optional<int64_t> OldestToExport() const;
   // Why the same job, started again, would not go on where this one stopped;
   // empty if it would.
   std::string ReasonNotToRequeue() const;
   void End(const EndJob& action);
   void PrintSummary(const EndJob& action);
 
+  // A generation asks disks and other hosts for this before it begins;
+  // job_restore.cc.
+  struct Preparation {
+    std::optional<FolderSearch> search;  // Where no folder is shared.
+    std::optional<DamagedRestore> damaged;
+    std::string resume_path;  // Its step is not known; empty: it is.
+  };
+  struct Prepared {
+    absl::StatusOr<CheckpointFolders> folders = CheckpointFolders();
+    std::optional<absl::StatusOr<ResumeChoice>> choice;  // For `damaged`.
+    std::optional<int64_t> resume_step;
+  };
+  Preparation WhatToPrepare(const BeginGeneration& action);
+  Prepared Prepare(const Preparation& what) const;
+  void BeginPrepared(const BeginGeneration& action, Prepared prepared);
+  // Tells the members to begin.
+  void SendBegin(const BeginGeneration& action,
+                 protocol::FromCoordinator* message);
   // The checkpoint that a generation restores, empty for the seed. Records and
   // reports what is passed over; an error ends the job.
-  absl::StatusOr<std::string> RestorePath(int64_t committed_step);
+  absl::StatusOr<std::string> RestorePath(int64_t committed_step,
+                                          const Prepared& prepared);
   // From where a generation has its state: memory if that has a newer step than
   // the disk, or the same one. Fills what the message says of it.
-  absl::Status AddRestore(int64_t committed_step,
+  absl::Status AddRestore(int64_t committed_step, const Prepared& prepared,
                           protocol::StartGeneration* start);
   // Copies of the state in memory; job_replicas.cc.
   absl::StatusOr<ReplicaPlan> ReplicaPlanOf(
@@ -205,7 +272,8 @@ class JobRunner {
   std::vector<std::string> FailureDomains(
       const std::vector<WorkerIdx>& members) const;
   std::vector<HeldReplica> HeldReplicas() const;
-  int64_t StepOnDisk(const std::string& path) const;  // 0 for the seed.
+  // The step of what a generation may restore; 0 for the seed.
+  int64_t StepOnDisk(const std::string& path, const Prepared& prepared) const;
   std::optional<ReplicaChoice> ChooseFromMemory(int64_t least_step) const;
   // Says aloud why memory has no newer state than that step.
   void ReportIncomplete(int64_t step, const std::string& instead);
@@ -216,8 +284,9 @@ class JobRunner {
   void ReportSource(int64_t step);
   void OnReplicaStep(Rank rank, const protocol::StepDone& step);
   void ReportSkipped(const ResumeChoice& choice);
-  // Copies that the coordinator has passed over since it last asked.
-  std::vector<std::string> TakeDamagedCopies() const;
+  // Copies that this process has passed over since it last asked.
+  static std::vector<std::string> TakeDamagedCopies(
+      const CheckpointFolders& folders);
   // Says each of them once.
   void ReportDamagedCopies(const std::vector<std::string>& lines);
   void ReportMetricsWarnings();
@@ -242,7 +311,7 @@ class JobRunner {
   std::string CommittedPath() const;  // On this host.
   // An earlier coordinator may hold the folder of checkpoints until it ends.
   // Commits then wait for it, for a while.
-  bool MustAwaitLock(const CommitStep& action);
+  bool MustAwaitLock();
   void CommitAwaiting();
   void CopyRunFiles();  // To keepers that do not see them.
   // Files by which agents find out which folders they share with this host.
@@ -254,13 +323,22 @@ class JobRunner {
   bool AllSeeCheckpoints() const;
   bool CanCheckpoint() const;  // In a shared folder, or in hosts' own.
   protocol::FileHost FileHostOf(int32_t agent_idx) const;
-  // Finds the folders over which checkpoints are spread, if not all hosts see
-  // one. Asks the hosts that take part, and waits for their answers.
-  absl::Status FindCheckpoints();
+  // How to find the folders over which checkpoints are spread; nothing if all
+  // hosts see one. The search waits for answers of the hosts that take part.
+  std::optional<FolderSearch> SearchForFolders() const;
+  static absl::StatusOr<CheckpointFolders> FindFolders(
+      const FolderSearch& search);
+  // The same search for a coordinator that came back to a job that trains.
+  SideWork::Work FindFoldersAgain();
   // By which checkpoints are found, read, committed and removed.
-  FileSystem& CheckpointFiles() const;
-  // FindCheckpoints() for a generation, whose workers are told of it.
-  void AddCheckpointFolders(protocol::StartGeneration* start);
+  std::shared_ptr<FileSystem> FilesOf(const CheckpointFolders& folders) const;
+  std::shared_ptr<FileSystem> CheckpointFiles() const {
+    return FilesOf(checkpoint_folders_);
+  }
+  // Tells workers of a generation where checkpoints go. An error says that
+  // there is no place for them.
+  void AddCheckpointFolders(const absl::Status& found,
+                            protocol::StartGeneration* start);
   // Fails if workers of some hosts would listen at IPv4 addresses and others at
   // IPv6 ones, which cannot connect to each other.
   // With `all_ready`, also of agents that might take part.
@@ -269,6 +347,8 @@ class JobRunner {
   // those that do not, once one does.
   void OnDataOffer(int32_t agent_idx);
   void SendOffer(int32_t agent_idx);
+  // Once all agents have come: how many were told to fetch data.
+  void PrintFetching();
   // Why no agent of the job can have the data; empty if one can, or may come.
   std::string SourceRefusal() const;
   // Before anything is read or written there. FailedPrecondition if another job
@@ -285,9 +365,11 @@ class JobRunner {
   const JobSpec job_;
   const std::string job_yaml_;
   const std::string probe_;  // Names and content of the probes' files.
+  // Checkpoints that are not spread over hosts.
+  const std::shared_ptr<StoredFiles> stored_files_;
   std::unique_ptr<WriteAheadLog> log_;
   std::unique_ptr<RunOutput> output_;
-  std::unique_ptr<CheckpointLock> checkpoint_lock_;
+  std::shared_ptr<CheckpointLock> checkpoint_lock_;
   bool alarmed_ = false;  // That records are lost.
   struct RunCopy {
     SessionId session;
@@ -295,7 +377,8 @@ class JobRunner {
   };
   std::map<int32_t, RunCopy> run_copies_;  // By agent.
   absl::Time copied_ = absl::InfinitePast();
-  std::vector<CommitStep> awaiting_lock_;
+  std::vector<std::shared_ptr<Commit>> commits_;  // Without an answer.
+  std::vector<std::shared_ptr<Commit>> awaiting_lock_;
   absl::Time awaited_until_ = absl::InfinitePast();
   // Reports of steps to be acknowledged once copies have them: those since the
   // last copies were sent, and those before.
@@ -309,6 +392,8 @@ class JobRunner {
   std::optional<PlanRecord> plan_;
   std::optional<HardwareProfile> measured_profile_;  // By this job's workers.
   std::optional<HardwareProfile> profile_;  // With which plan_ was made.
+  MadePlans made_plans_;
+  PlanAhead plan_ahead_;
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.
@@ -325,7 +410,8 @@ class JobRunner {
     uint64_t instance;
     std::string host;
   };
-  std::map<int32_t, Newcomer> newcomers_;      // Numbered here.
+  std::map<int32_t, Newcomer> newcomers_;  // Numbered here.
+  std::set<int32_t> fetching_;  // Agents of which PrintFetching() tells next.
   std::vector<AgentGaveUp> gave_up_early_;     // Before agent 0 came.
   CheckpointFolders checkpoint_folders_;       // Empty where all see one.
   std::set<std::string> damaged_copies_;       // Those that have been told of.
@@ -360,9 +446,6 @@ class JobRunner {
   std::optional<ReplicaSet> restored_set_;
   std::map<ReplicaSet, int> replica_tries_;  // Without training after them.
   std::set<ReplicaSet> refused_replicas_;
-  // Copies of this generation and older ones are not restored: it had wrong
-  // numbers, or was to be forgotten. The last checkpoint is restored instead.
-  Generation distrusted_memory_{};
   std::string source_;    // Of the generation's state; empty: not a recovery.
   double restore_s_ = 0;  // On the slowest rank.
 
@@ -372,15 +455,28 @@ class JobRunner {
   bool began_training_ = false;
   std::optional<double> recovery_began_s_;
   double last_recovery_s_ = 0;
-  double last_write_s_ = 0;             // Of a checkpoint.
+  double last_write_s_ = 0;         // Of a checkpoint.
+  int32_t num_failures_ = 0;        // After which training went on.
+  CheckpointCost checkpoint_cost_;  // Of the newest; measured or not.
+  int64_t interval_steps_ = 0;      // Of checkpoints; 0: none, not known.
+  int64_t interval_from_ = 0;       // The step from which it holds.
+  // Tells the workers of this generation of it, if it changed since they began.
+  std::optional<protocol::FromCoordinator> interval_change_;
   bool verify_before_restore_ = false;  // A checkpoint was found damaged.
   double final_loss_ = 0;
   absl::Time time_written_ = absl::InfinitePast();  // time.json, at a step.
   int64_t device_bytes_ = 0;  // The most that any rank used.
 
+  std::optional<int64_t> resume_step_;  // Of plan_->resume_path, once read.
+  bool is_preparing_ = false;           // The current generation.
+  bool stops_when_begun_ = false;       // Its members are to stop then.
+
   int num_exports_ = 0;  // Exports whose outcome is not known yet.
   std::optional<EndJob> end_after_exports_;
-  std::unique_ptr<PeriodicExport> exporter_;  // Last: its thread calls this.
+  // Last: their threads call this.
+  std::unique_ptr<PeriodicExport> exporter_;
+  std::unique_ptr<SideWork> committing_;
+  std::unique_ptr<SideWork> preparing_;
 };
 
 }  // namespace millrace

@@ -449,6 +449,12 @@ void JobState::BeginIfAllCleared() {
                           worker.ordered && !worker.killed;
     if (is_there && worker.cleared_for != generation_) return;
   }
+  // The commits decide which step is restored. Workers took a while to clear,
+  // in which a commit on a disk that works has ended.
+  if (!committing_.empty()) {
+    GiveUpCommitsFor("a recovery does not wait for it");
+    return;
+  }
   for (WorkerIdx worker_idx : active) {
     workers_[worker_idx].given = generation_;
     workers_[worker_idx].phase = WorkerPhase::kStarting;

@@ -26,6 +26,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -146,11 +147,14 @@ struct PartWritten {
   int64_t step;
   std::string error;  // Empty if it was written.
 };
-// Answers to CommitStep.
+// Answers to CommitStep, which may come late and after other events: every
+// CommitStep has one.
 struct StepCommitted {
+  Generation generation;
   int64_t step;
 };
 struct CommitFailed {
+  Generation generation;
   int64_t step;
   std::string reason;
 };
@@ -228,6 +232,11 @@ struct CommitStep {
   Generation generation;
   int64_t step;
 };
+// A recovery waits for the answers to CommitStep. Those that can still fail are
+// to fail, and the others, whose last write has begun, end as they end.
+struct GiveUpCommits {
+  std::string reason;
+};
 struct TellWorkersToStop {};
 // For the events file and the people who read it; see docs/run_directory.md.
 struct Report {
@@ -254,10 +263,11 @@ struct EndJob {
   int64_t steps;
 };
 
-using JobAction = std::variant<MakePlan, WeighGrowth, LeaveOut,
-                               StartWorkerProcess, KillWorkerProcess,
-                               RecordGeneration, AbortOlder, BeginGeneration,
-                               CommitStep, TellWorkersToStop, Report, EndJob>;
+using JobAction =
+    std::variant<MakePlan, WeighGrowth, LeaveOut, StartWorkerProcess,
+                 KillWorkerProcess, RecordGeneration, AbortOlder,
+                 BeginGeneration, CommitStep, GiveUpCommits, TellWorkersToStop,
+                 Report, EndJob>;
 
 // The machine. ----------------------------------------------------------------
 
@@ -410,6 +420,8 @@ class JobState {
   void BeginIfAllCleared();
   void FinishRejoining();
   void FinishIfDone();
+  void OnCommitAnswer(Generation generation, int64_t step);
+  void GiveUpCommitsFor(const std::string& reason);
   void CheckSilence();
   void CheckAgents();
   // The coordinator was taken over from it, and all others have come.
@@ -465,8 +477,12 @@ class JobState {
   std::vector<Agent> agents_;
   std::map<WorkerIdx, Worker> workers_;
   std::string last_commit_error_;
-  std::string refusal_;        // Why the hosts that are left cannot go on.
-  bool plan_is_late_ = false;  // A host was lost since it was asked for.
+  // Commits without an answer, by generation and step. No generation begins
+  // before the answers, since it restores the last commit.
+  std::set<std::pair<Generation, int64_t>> committing_;
+  bool gives_up_commits_ = false;  // Asked for; reset with the last answer.
+  std::string refusal_;            // Why the hosts that are left cannot go on.
+  bool plan_is_late_ = false;      // A host was lost since it was asked for.
 
   // The fields below belong to the current generation.
   std::set<WorkerIdx> running_;

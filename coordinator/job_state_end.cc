@@ -23,24 +23,44 @@ void JobState::On(const PartWritten& event) {
   std::set<WorkerIdx>& written = parts_[event.step];
   if (!written.insert(event.worker).second) return;
   if (static_cast<int32_t>(written.size()) == NumMembers()) {
+    committing_.emplace(generation_, event.step);
     actions_.emplace_back(CommitStep{generation_, event.step});
   }
 }
 
+void JobState::OnCommitAnswer(Generation generation, int64_t step) {
+  committing_.erase({generation, step});
+  if (!committing_.empty()) return;
+  gives_up_commits_ = false;
+  BeginIfAllCleared();
+}
+
+void JobState::GiveUpCommitsFor(const std::string& reason) {
+  if (committing_.empty() || gives_up_commits_) return;
+  gives_up_commits_ = true;
+  actions_.emplace_back(GiveUpCommits{reason});
+}
+
 void JobState::On(const StepCommitted& event) {
+  // Also one of a generation that has failed since: it is on disk.
   committed_step_ = std::max(committed_step_, event.step);
   restarts_ = 0;
   std::erase_if(parts_, [&](const auto& entry) {
     return entry.first <= committed_step_;
   });
-  actions_.emplace_back(
-      Report{.event = "checkpoint_committed", .step = event.step});
+  actions_.emplace_back(Report{.event = "checkpoint_committed",
+                               .step = event.step,
+                               .generation = ToInt(event.generation)});
+  OnCommitAnswer(event.generation, event.step);
   FinishIfDone();
 }
 
 void JobState::On(const CommitFailed& event) {
-  failed_steps_.insert(event.step);
-  last_commit_error_ = event.reason;
+  if (event.generation == generation_) {
+    failed_steps_.insert(event.step);
+    last_commit_error_ = event.reason;
+  }
+  OnCommitAnswer(event.generation, event.step);
   FinishIfDone();
 }
 
@@ -50,7 +70,9 @@ void JobState::On(const RestoredEarlier& event) {
 }
 
 void JobState::On(const NothingToRestore& event) {
-  End(Verdict::kFailed, event.reason);
+  // A job that has not begun loses nothing: it cannot work as it is.
+  const bool has_begun = has_trained_ || committed_step_ >= 0;
+  End(has_begun ? Verdict::kFailed : Verdict::kRefused, event.reason);
 }
 
 void JobState::On(const WorkerDone& event) {
@@ -64,7 +86,8 @@ void JobState::On(const WorkerDone& event) {
 
 void JobState::FinishIfDone() {
   if (phase_ != Phase::kTraining ||
-      static_cast<int32_t>(done_.size()) != NumMembers()) {
+      static_cast<int32_t>(done_.size()) != NumMembers() ||
+      !committing_.empty()) {
     return;
   }
   // Stopped so that all can plan anew, perhaps by an earlier coordinator.

@@ -230,6 +230,7 @@ void JobState::On(const ReplicasDiffer& event) {
       Kill(worker, "its parameters differ from its replicas'");
   }
   // At once, so that nothing of this state is committed.
+  GiveUpCommitsFor("the replicas of its state differ");
   RaiseGeneration();
 }
 
@@ -238,6 +239,7 @@ void JobState::On(const RollBack& event) {
   actions_.emplace_back(Report{.event = "generation_failed",
                                .detail = event.cause,
                                .generation = ToInt(generation_)});
+  GiveUpCommitsFor("its steps are trained again");
   Restart(event.cause);
 }
 
@@ -256,8 +258,8 @@ void JobState::On(const Tick&) {
 }
 
 void JobState::ForgiveOwnStall() {
-  // If this process itself stood still (a stopped machine, a long commit), what
-  // others sent meanwhile may not have been handled yet.
+  // If this process itself stood still (a stopped machine), what others sent
+  // meanwhile may not have been handled yet.
   const absl::Duration gap = now_ - last_tick_;
   if (gap < options_.heartbeat_timeout / 2) return;
   for (Agent& agent : agents_) {

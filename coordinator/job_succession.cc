@@ -149,7 +149,7 @@ std::string JobRunner::CommittedPath() const {
                       std::filesystem::path(path).filename().string());
 }
 
-bool JobRunner::MustAwaitLock(const CommitStep& action) {
+bool JobRunner::MustAwaitLock() {
   if (options_.taken_over_from < 0 ||
       !absl::IsFailedPrecondition(LockCheckpoints())) {
     return false;
@@ -157,9 +157,7 @@ bool JobRunner::MustAwaitLock(const CommitStep& action) {
   if (awaited_until_ == absl::InfinitePast()) {
     awaited_until_ = MonotonicNow() + kLockLimit;
   }
-  if (MonotonicNow() > awaited_until_) return false;
-  awaiting_lock_.push_back(action);
-  return true;
+  return MonotonicNow() <= awaited_until_;
 }
 
 void JobRunner::CommitAwaiting() {
@@ -167,8 +165,9 @@ void JobRunner::CommitAwaiting() {
       (MonotonicNow() <= awaited_until_ && !LockCheckpoints().ok())) {
     return;
   }
-  for (const CommitStep& action : std::exchange(awaiting_lock_, {})) {
-    if (action.generation == state_->generation()) Do(action);
+  for (const std::shared_ptr<Commit>& commit :
+       std::exchange(awaiting_lock_, {})) {
+    committing_->Add([this, commit] { return BeginCommit(commit); });
   }
 }
 

@@ -178,7 +178,7 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
                : " differ, with no majority; all go back",
       " and going on from the last checkpoint");
   progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));
-  distrusted_memory_ = generation;
+  MustSucceed([&] { return log_->MemoryDistrusted(generation); });
   Handle(event);
 }
 
@@ -252,16 +252,20 @@ void JobRunner::WatchLoss(int64_t step, double loss) {
   if (!spike.has_value()) return;
   const Generation generation = state_->generation();
   const int64_t committed = state_->committed_step();
+  // 0: there is no checkpoint to go back to.
+  const int64_t saved =
+      committed >= 0 ? committed : StepOnDisk(plan_->resume_path, {});
   const std::string& policy = job_.fault.on_loss_spike;
-  const bool rolls_back = policy == "roll_back" && committed >= 0;
-  const int64_t first = rolls_back ? committed + 1 : step;
+  const bool rolls_back = policy == "roll_back" && saved > 0;
+  const int64_t first = rolls_back ? saved + 1 : step;
   std::string detail =
       absl::StrFormat("loss %.4g, usually %.4g", spike->loss, spike->usual);
   if (policy == "continue") {
     detail += "; going on (fault.on_loss_spike: continue)";
   } else {
-    absl::StrAppend(&detail,
-                    "; going back to the last checkpoint and leaving out ",
+    absl::StrAppend(&detail, "; going back to ",
+                    saved > 0 ? "the last checkpoint" : "the beginning",
+                    " and leaving out ",
                     first == step ? absl::StrCat("step ", step)
                                   : absl::StrCat("steps ", first, " to ", step),
                     " (fault.on_loss_spike: ", policy, ")");
@@ -273,7 +277,7 @@ void JobRunner::WatchLoss(int64_t step, double loss) {
   progress_->Line(absl::StrCat("step ", step, ": ", detail));
   if (policy == "continue") return;
   MustSucceed([&] { return log_->StepsLeftOut(first, step); });
-  distrusted_memory_ = generation;
+  MustSucceed([&] { return log_->MemoryDistrusted(generation); });
   Handle(RollBack{generation, absl::StrCat("the loss jumped in step ", step)});
 }
 

@@ -1,9 +1,9 @@
 #include "coordinator/model_files.h"
 
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/files.h"
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
@@ -18,6 +18,20 @@ constexpr int64_t kMaxKeptBytes = int64_t{256} << 20;
 
 std::string KeptFolder(const std::string& directory) {
   return JoinPath(directory, "model_files");
+}
+
+absl::StatusOr<std::string> ReadWhole(FileSystem& files,
+                                      const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                   files.Open(path));
+  if (file->size() > kMaxKeptBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has ", file->size(),
+                                                   " bytes, expected at most ",
+                                                   kMaxKeptBytes));
+  }
+  std::string content(static_cast<size_t>(file->size()), '\0');
+  RETURN_IF_ERROR(file->Read(0, file->size(), content.data()));
+  return content;
 }
 
 absl::Status WriteKept(FileSystem& files, const std::string& path,
@@ -43,7 +57,7 @@ absl::Status KeepModelFiles(FileSystem& files, const JobSpec& job,
   for (const std::string& name : names) {
     const std::string path = JoinPath(job.model_from, name);
     if (!files.Exists(path)) continue;
-    ASSIGN_OR_RETURN(const std::string content, ReadFile(path, kMaxKeptBytes));
+    ASSIGN_OR_RETURN(const std::string content, ReadWhole(files, path));
     RETURN_IF_ERROR(WriteKept(files, JoinPath(kept, name), content));
   }
   return files.SyncDirectory(kept);
@@ -76,13 +90,13 @@ absl::StatusOr<std::map<std::string, std::string>> FilesBesideWeightsOf(
     FileSystem& files, const std::string& folder, ElementType type) {
   std::map<std::string, std::string> contents;
   const std::string config = JoinPath(folder, kModelConfig);
-  ASSIGN_OR_RETURN(const std::string source, ReadFile(config));
+  ASSIGN_OR_RETURN(const std::string source, ReadWhole(files, config));
   ASSIGN_OR_RETURN(contents[kModelConfig],
                    ChangeConfigType(source, config, TorchDtype(type)));
   for (const char* name : CarriedFiles()) {
     const std::string path = JoinPath(folder, name);
     if (!files.Exists(path)) continue;
-    ASSIGN_OR_RETURN(contents[name], ReadFile(path, kMaxKeptBytes));
+    ASSIGN_OR_RETURN(contents[name], ReadWhole(files, path));
   }
   return contents;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cost/op_cost.h"
@@ -37,18 +39,22 @@ ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
               job.resources.uses_cuda() ? 1 : devices.threads_per_device};
 }
 
-absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
+absl::Status WritePrograms(const JobSpec& job, const Plan& plan,
                            const std::string& run_directory) {
   const std::string folder = run_directory + "/programs";
   RETURN_IF_ERROR(MakeDirectories(folder));
-  ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(job.model, layout));
-  for (const Program& program : programs) {
-    RETURN_IF_ERROR(WriteFileAtomically(
-        absl::StrCat(folder, "/stage-", program.stage, ".txt"),
-        ProgramToString(program)));
+  std::shared_ptr<const std::vector<Program>> programs = plan.programs;
+  if (programs == nullptr) {
+    ASSIGN_OR_RETURN(std::vector<Program> built,
+                     BuildTrainingPrograms(job.model, plan.layout));
+    programs = std::make_shared<const std::vector<Program>>(std::move(built));
   }
-  return absl::OkStatus();
+  return ParallelFor(static_cast<int64_t>(programs->size()),
+                     NumComputeThreads(), [&](int64_t i) {
+                       return WriteFileAtomically(
+                           absl::StrCat(folder, "/stage-", i, ".txt"),
+                           ProgramToString((*programs)[i]));
+                     });
 }
 
 // DataLoss unless a row of the table has the name that the JSON has at `key`.
@@ -67,6 +73,12 @@ absl::Status CheckName(const Json& json, const char* key,
 }
 
 }  // namespace
+
+bool AreAlike(const DeviceFacts& a, const DeviceFacts& b) {
+  return a.num_devices == b.num_devices &&
+         a.threads_per_device == b.threads_per_device &&
+         a.ranks_per_host == b.ranks_per_host && a.machines == b.machines;
+}
 
 absl::Status CheckOneGpuKind(const std::vector<std::string>& machines) {
   for (const std::string& machine : machines) {
@@ -190,7 +202,8 @@ absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
       job.resources.memory_per_device_bytes.value_or(devices.memory_bytes);
   const SearchInput input = {.job = job,
                              .num_devices = devices.num_devices,
-                             .device_memory_bytes = memory_bytes};
+                             .device_memory_bytes = memory_bytes,
+                             .is_urgent = devices.may_leave_idle};
   Plan plan;
   if (devices.may_leave_idle) {
     // The profile is of the whole job, of which fewer devices are a part.
@@ -206,22 +219,37 @@ absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
   return plan;
 }
 
-absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
-                             const HardwareProfile& profile,
-                             const std::string& run_directory) {
-  Plan plan;
-  ASSIGN_OR_RETURN(plan, PlanForDevices(job, devices, profile));
+absl::Status WritePlan(const Plan& plan, const JobSpec& job,
+                       const HardwareProfile& profile,
+                       const std::string& run_directory) {
   RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/profile.yaml",
                                       ProfileToYaml(profile)));
   RETURN_IF_ERROR(WriteFileAtomically(
       run_directory + "/plan.json",
       PlanToJson(plan, {.num_learnt_runs = profile.learnt_runs.size()})));
-  RETURN_IF_ERROR(WritePrograms(job, plan.layout, run_directory));
+  RETURN_IF_ERROR(WritePrograms(job, plan, run_directory));
   RETURN_IF_ERROR(MakeDirectories(run_directory + "/timelines"));
-  RETURN_IF_ERROR(
-      WriteFileAtomically(run_directory + "/timelines/predicted.json",
-                          TimelineToJson(plan.timeline)));
-  return plan;
+  return WriteFileAtomically(run_directory + "/timelines/predicted.json",
+                             TimelineToJson(plan.timeline));
+}
+
+void MadePlans::Add(const DeviceFacts& devices,
+                    std::shared_ptr<const Plan> plan) {
+  constexpr size_t kMostPlans = 4;
+  if (Find(devices) == plan) return;
+  if (plans_.size() == kMostPlans) plans_.erase(plans_.begin() + 1);
+  plans_.emplace_back(devices, std::move(plan));
+}
+
+std::shared_ptr<const Plan> MadePlans::Find(const DeviceFacts& devices) const {
+  for (auto made = plans_.rbegin(); made != plans_.rend(); ++made) {
+    const auto& [known, plan] = *made;
+    if (AreAlike(known, devices) &&
+        plan->prediction.memory_bytes() <= devices.memory_bytes) {
+      return plan;
+    }
+  }
+  return nullptr;
 }
 
 std::vector<double> ComputeSecondsByStage(const Plan& plan) {

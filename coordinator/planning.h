@@ -4,7 +4,9 @@
 #define MILLRACE_COORDINATOR_PLANNING_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +31,9 @@ struct DeviceFacts {
   std::vector<std::string> machines;  // One for each agent.
   int64_t memory_bytes = 0;           // For training, on one device.
 };
+
+// Whether a plan for the devices `a` is one for `b`, if it fits their memory.
+bool AreAlike(const DeviceFacts& a, const DeviceFacts& b);
 
 // FailedPrecondition unless the agents' machines, given by their fingerprints,
 // have GPUs of one kind.
@@ -66,11 +71,23 @@ std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
 absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
                                     const DeviceFacts& devices,
                                     const HardwareProfile& profile);
-// Plans in the same way, and writes plan.json, profile.yaml, programs/ and
-// timelines/predicted.json into the run directory.
-absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
-                             const HardwareProfile& profile,
-                             const std::string& run_directory);
+// Writes plan.json, profile.yaml, programs/ and timelines/predicted.json into
+// the run directory.
+absl::Status WritePlan(const Plan& plan, const JobSpec& job,
+                       const HardwareProfile& profile,
+                       const std::string& run_directory);
+
+// The plans that a run has made, for when the same devices are there again.
+// Keeps the first and the latest few.
+class MadePlans {
+ public:
+  void Add(const DeviceFacts& devices, std::shared_ptr<const Plan> plan);
+  // The latest one for such devices that fits them; null if there is none.
+  std::shared_ptr<const Plan> Find(const DeviceFacts& devices) const;
+
+ private:
+  std::vector<std::pair<DeviceFacts, std::shared_ptr<const Plan>>> plans_;
+};
 
 // The part of a Plan that a restarted coordinator needs, as a log record.
 struct PlanRecord {

@@ -22,16 +22,6 @@ constexpr double kCopyBytesPerSecond = 4e9;
 constexpr double kLoopbackBytesPerSecond = 1.5e9;
 constexpr double kNetworkBytesPerSecond = 1e9;
 
-int64_t LargestPart(const ModelSpec& model, const Layout& layout) {
-  int64_t most = 0;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    const StageParameters parameters =
-        BuildStageParameters(model, layout, stage);
-    most = std::max(most, parameters.num_elements / layout.data);
-  }
-  return most * kBytesOfElement;
-}
-
 int32_t MostCopiesKept(const std::vector<std::optional<Rank>>& partners) {
   std::map<Rank, int32_t> kept;
   int32_t most = 0;
@@ -43,11 +33,21 @@ int32_t MostCopiesKept(const std::vector<std::optional<Rank>>& partners) {
 
 }  // namespace
 
+int64_t PartBytes(const ModelSpec& model, const Layout& layout) {
+  int64_t most = 0;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    const StageParameters parameters =
+        BuildStageParameters(model, layout, stage);
+    most = std::max(most, parameters.num_elements / layout.data);
+  }
+  return most * kBytesOfElement;
+}
+
 absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
                                          const Layout& layout,
                                          const ReplicaFacts& facts) {
   ReplicaPlan plan = {.partners = ReplicaPartners(facts.hosts),
-                      .part_bytes = LargestPart(job.model, layout)};
+                      .part_bytes = PartBytes(job.model, layout)};
   const std::optional<int32_t>& asked = job.fault.replica_interval_steps;
   // A GPU's state cannot be trusted after its collectives were aborted.
   const bool is_live =

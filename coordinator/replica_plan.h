@@ -34,6 +34,9 @@ struct ReplicaPlan {
   std::string warning;
 };
 
+// Bytes of the largest rank's part of a checkpoint.
+int64_t PartBytes(const ModelSpec& model, const Layout& layout);
+
 // ResourceExhausted, with the cost and what to do, if the job asks for copies
 // for which there is no memory. If the job leaves it to us, there are then none
 // and a warning says so.

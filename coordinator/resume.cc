@@ -35,8 +35,8 @@ absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           const std::string& directory,
                                           const ModelSpec* model) {
   ResumeChoice choice;
-  const absl::StatusOr<CheckpointEntry> newest =
-      FindNewestCheckpoint(files, directory, &choice.skipped, model);
+  const absl::StatusOr<CheckpointEntry> newest = FindNewestCheckpoint(
+      files, directory, &choice.skipped, model, CheckParts);
   if (newest.ok()) {
     choice.path = newest->path;
     choice.step = newest->step;
@@ -131,8 +131,7 @@ bool UsesCheckpoints(const JobSpec& job) {
   const CheckpointSpec& spec = job.checkpoint;
   const bool reads = spec.resume != "none" &&
                      (spec.resume != "auto" || !spec.directory.empty());
-  return spec.at_end || spec.interval_steps > 0 || job.exports.every > 0 ||
-         reads;
+  return spec.at_end || spec.is_periodic() || job.exports.every > 0 || reads;
 }
 
 }  // namespace millrace

@@ -26,11 +26,13 @@ struct ResumeChoice {
   std::vector<std::string> damaged_copies;
 };
 
-// Chooses for `checkpoint.resume: auto`: the newest whole checkpoint in
-// `directory`, for `model` if one is given, or the seed if no checkpoint was
-// ever committed there. Returns DataLoss if there are checkpoints and none will
-// do; the message says what is wrong with each and what to do. Reads every byte
-// of the chosen one.
+// Chooses for `checkpoint.resume: auto`: the newest checkpoint in `directory`
+// whose manifest is whole and whose parts are all there, for `model` if one is
+// given, or the seed if no checkpoint was ever committed there. Returns
+// DataLoss if there are checkpoints and none will do; the message says what is
+// wrong with each and what to do. The parts are not read: ranks compare every
+// byte that they load, and ChooseRestore() takes another one's place if they
+// find damage.
 absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           const std::string& directory,
                                           const ModelSpec* model = nullptr);

@@ -78,6 +78,8 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
       for (int64_t step = json.at("first"); step <= last; ++step) {
         job_.left_out_steps.insert(step);
       }
+    } else if (kind == "distrusted") {
+      job_.distrusted_memory = Generation{json.at("generation").get<int64_t>()};
     } else if (kind == "profile") {
       job_.profile_yaml = json.at("profile");
     } else if (kind == "keepers") {
@@ -156,6 +158,10 @@ absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
 absl::Status WriteAheadLog::StepsLeftOut(int64_t first, int64_t last) {
   return Append(
       JsonText(Json{{"record", "left_out"}, {"first", first}, {"last", last}}));
+}
+absl::Status WriteAheadLog::MemoryDistrusted(Generation generation) {
+  return Append(JsonText(
+      Json{{"record", "distrusted"}, {"generation", ToInt(generation)}}));
 }
 absl::Status WriteAheadLog::Ended(int exit_code, const std::string& message) {
   return Append(JsonText(Json{

@@ -31,7 +31,11 @@ struct LoggedJob {
   int64_t committed_step = -1;
   std::string committed_path;
   std::set<int64_t> left_out_steps;  // Their batches are not trained.
-  std::vector<Keeper> keepers;       // None: this log has no copies.
+  // Copies in memory of this generation and older ones are not restored: it
+  // had wrong numbers, or was to be forgotten. The last checkpoint is restored
+  // instead.
+  Generation distrusted_memory{};
+  std::vector<Keeper> keepers;  // None: this log has no copies.
   // With keepers: profile.yaml, for a host that has not the run directory.
   std::string profile_yaml;
   bool ended = false;
@@ -67,6 +71,7 @@ class WriteAheadLog {
   absl::Status ProfileChosen(const std::string& profile_yaml);
   absl::Status CheckpointCommitted(int64_t step, const std::string& path);
   absl::Status StepsLeftOut(int64_t first, int64_t last);
+  absl::Status MemoryDistrusted(Generation generation);
   absl::Status Ended(int exit_code, const std::string& message);
 
  private:

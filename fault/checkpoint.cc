@@ -32,15 +32,20 @@ int64_t StepOfName(const std::string& name) {
 }
 
 // A name that no file has yet: whatever an older save of the same step left,
-// committed or not, is never written over.
-std::string FreePartName(FileSystem& files, const std::string& folder,
-                         const CheckpointInfo& info, Rank rank,
-                         const PartPlacement& placement) {
+// committed or not, is never written over. Listing tells a store that is not
+// reached from one without the file, which Exists() does not.
+absl::StatusOr<std::string> FreePartName(FileSystem& files,
+                                         const std::string& folder,
+                                         const CheckpointInfo& info, Rank rank,
+                                         const PartPlacement& placement) {
+  absl::StatusOr<std::vector<std::string>> taken = files.List(folder);
+  if (absl::IsNotFound(taken.status())) taken.emplace();
+  RETURN_IF_ERROR(taken.status());
   const std::string stem =
       absl::StrFormat("rank-%05d.g%d%s%s", ToInt(rank), ToInt(info.generation),
                       placement.run.empty() ? "" : ".", placement.run);
   std::string name = absl::StrCat(stem, ".safetensors");
-  for (int i = 1; files.Exists(JoinPath(folder, name)); ++i) {
+  for (int i = 1; std::count(taken->begin(), taken->end(), name) > 0; ++i) {
     name = absl::StrCat(stem, "-", i, ".safetensors");
   }
   return name;
@@ -187,10 +192,12 @@ absl::Status SyncFolders(FileSystem& files, const std::string& directory) {
 
 // The rename is the commit.
 absl::Status PlaceManifest(FileSystem& files, const std::string& folder,
-                           const std::string& text) {
+                           const std::string& text,
+                           const std::function<absl::Status()>& may_commit) {
   const std::string path = ManifestPath(folder);
   const std::string temporary = absl::StrCat(path, ".tmp");
   absl::Status status = WriteDurably(files, temporary, text);
+  if (status.ok() && may_commit != nullptr) status = may_commit();
   if (status.ok()) status = files.Rename(temporary, path);
   if (!status.ok()) {
     // Best effort: a leftover is never read, and the next commit removes it.
@@ -225,12 +232,13 @@ absl::StatusOr<std::string> WriteCheckpointPart(
   const std::string folder = JoinPath(directory, StepName(info.step));
   RETURN_IF_ERROR(files.MakeDirectories(folder));
   const std::vector<StatePiece> owned = OwnedPieces(pieces);
-  ManifestFile entry = {
-      .name = FreePartName(files, folder, info, rank, placement),
-      .rank = rank,
-      .step = info.step,
-      .generation = info.generation,
-      .hosts = placement.hosts};
+  ASSIGN_OR_RETURN(const std::string name,
+                   FreePartName(files, folder, info, rank, placement));
+  ManifestFile entry = {.name = name,
+                        .rank = rank,
+                        .step = info.step,
+                        .generation = info.generation,
+                        .hosts = placement.hosts};
   const std::string path = JoinPath(folder, entry.name);
   absl::Status status = WritePartFile(files, path, info, owned, entry);
   if (status.ok()) status = files.SyncDirectory(folder);
@@ -246,7 +254,8 @@ absl::StatusOr<std::string> WriteCheckpointPart(
 absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
                               const CheckpointInfo& info,
                               const std::vector<std::string>& parts,
-                              int32_t keep) {
+                              int32_t keep,
+                              const std::function<absl::Status()>& may_commit) {
   std::vector<ManifestFile> entries;
   for (const std::string& part : parts) {
     ASSIGN_OR_RETURN(ManifestFile entry, ParsePart(part));
@@ -270,8 +279,10 @@ absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
         "the manifest of step ", info.step, " would have ", text.size(),
         " bytes, ", kMaxManifestBytes, " at most can be read back"));
   }
+  // Hosts whose devices are idle have written no part.
+  RETURN_IF_ERROR(files.MakeDirectories(folder));
   RETURN_IF_ERROR(SyncFolders(files, directory));
-  RETURN_IF_ERROR(PlaceManifest(files, folder, text));
+  RETURN_IF_ERROR(PlaceManifest(files, folder, text, may_commit));
   // The checkpoint is committed whatever comes of the cleaning up; what stays
   // behind, the next commit removes.
   RemoveOldCheckpoints(files, directory, manifest, std::max(keep, 1))

@@ -9,6 +9,7 @@
 #define MILLRACE_FAULT_CHECKPOINT_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,10 +57,13 @@ absl::StatusOr<std::string> WriteCheckpointPart(
 // is durable the result is OK; what could not be deleted, the next commit
 // deletes. Returns InvalidArgument if the parts do not cover every element of
 // every tensor exactly once, or are of another step or generation.
-absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
-                              const CheckpointInfo& info,
-                              const std::vector<std::string>& parts,
-                              int32_t keep);
+//
+// `may_commit`, if there is one, is called right before the rename, when all
+// that can take long is done. Its error ends the commit, and is returned.
+absl::Status CommitCheckpoint(
+    FileSystem& files, const std::string& directory, const CheckpointInfo& info,
+    const std::vector<std::string>& parts, int32_t keep,
+    const std::function<absl::Status()>& may_commit = nullptr);
 
 struct CheckpointEntry {
   std::string path;  // The step's folder.
@@ -73,7 +77,12 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(
 absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
                                                   const std::string& path);
 
-// Reads every byte and compares checksums; DataLoss names file and piece. Where
+// Reads the manifest and looks that every part is there with its size, without
+// reading it. DataLoss names what is missing.
+absl::Status CheckParts(FileSystem& files, const std::string& path);
+
+// Reads every byte and compares checksums, on several threads; DataLoss names
+// file and piece. Where
 // a folder is spread over several disks, a damaged copy of a part or of the
 // manifest is passed over for a whole one, and `files` is told; so do all
 // functions here that read.
@@ -88,12 +97,14 @@ absl::Status VerifyCopies(FileSystem& files, const std::string& path);
 absl::Status CheckIsOfModel(FileSystem& files, const std::string& path,
                             const ModelSpec& model);
 
-// The newest checkpoint that verifies, and is of `model` if one is given;
-// NotFound if there is none. Others are passed over and described in `skipped`
-// (may be null).
+// The newest checkpoint that passes `check` (VerifyCheckpoint or CheckParts),
+// and is of `model` if one is given; NotFound if there is none. Others are
+// passed over and described in `skipped` (may be null).
 absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
     FileSystem& files, const std::string& directory,
-    std::vector<std::string>* skipped, const ModelSpec* model = nullptr);
+    std::vector<std::string>* skipped, const ModelSpec* model = nullptr,
+    absl::Status (*check)(FileSystem& files,
+                          const std::string& path) = VerifyCheckpoint);
 
 // Fills every piece (owned or not) from the checkpoint, whatever layout wrote
 // it. Checksums of what is read are verified. InvalidArgument if a tensor is

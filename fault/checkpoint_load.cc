@@ -9,6 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
@@ -123,21 +124,54 @@ absl::Status ReadAll(
   return absl::OkStatus();
 }
 
-absl::Status VerifyPart(FileSystem& files, const std::string& path,
-                        const ManifestFile& part) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
-                   OpenPart(files, path, part));
-  std::vector<float> buffer;
-  return ReadAll(part, [&](const CheckedBytes& bytes) {
-    return ReadFromAnyCopy(files, *file, path, bytes, buffer);
-  });
+// A part's bytes, for threads that share out several parts.
+struct PartBytes {
+  std::string path;
+  std::unique_ptr<RandomAccessFile> file;
+  std::vector<CheckedBytes> bytes;
+};
+
+// Parts that are open at the same time.
+constexpr size_t kPartsAtOnce = 64;
+
+absl::Status VerifySomeParts(FileSystem& files, const std::string& folder,
+                             absl::Span<const ManifestFile> parts) {
+  std::vector<PartBytes> opened;
+  std::vector<std::pair<size_t, size_t>> order;  // Part, and bytes in it.
+  for (const ManifestFile& part : parts) {
+    PartBytes& of_part = opened.emplace_back();
+    of_part.path = JoinPath(folder, part.name);
+    ASSIGN_OR_RETURN(of_part.file, OpenPart(files, of_part.path, part));
+    RETURN_IF_ERROR(ReadAll(part, [&](const CheckedBytes& bytes) {
+      order.emplace_back(opened.size() - 1, of_part.bytes.size());
+      of_part.bytes.push_back(bytes);
+      return absl::OkStatus();
+    }));
+  }
+  return ParallelFor(
+      static_cast<int64_t>(order.size()), NumCopyThreads(), [&](int64_t i) {
+        thread_local std::vector<float> buffer;
+        const PartBytes& part = opened[order[i].first];
+        return ReadFromAnyCopy(files, *part.file, part.path,
+                               part.bytes[order[i].second], buffer);
+      });
 }
 
-// Reads every copy of the part, also those that no reader needs.
+absl::Status VerifyParts(FileSystem& files, const std::string& folder,
+                         absl::Span<const ManifestFile> parts) {
+  for (; !parts.empty();
+       parts.remove_prefix(std::min(kPartsAtOnce, parts.size()))) {
+    RETURN_IF_ERROR(
+        VerifySomeParts(files, folder, parts.subspan(0, kPartsAtOnce)));
+  }
+  return absl::OkStatus();
+}
+
+// Reads every copy of a part that is whole, also those that no reader needs.
 absl::Status VerifyCopiesOfPart(FileSystem& files, const std::string& path,
                                 const ManifestFile& part) {
-  RETURN_IF_ERROR(VerifyPart(files, path, part));
   ASSIGN_OR_RETURN(const std::vector<FileCopy> copies, files.OpenCopies(path));
+  if (copies.size() < 2) return absl::OkStatus();
   std::vector<DamagedCopy> damaged;
   std::string whole_host;
   std::vector<float> buffer;
@@ -385,20 +419,28 @@ absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
   return std::move(manifest.info);
 }
 
-absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path) {
+absl::Status CheckParts(FileSystem& files, const std::string& path) {
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
   for (const ManifestFile& part : manifest.files) {
-    RETURN_IF_ERROR(VerifyPart(files, JoinPath(path, part.name), part));
+    RETURN_IF_ERROR(OpenPart(files, JoinPath(path, part.name), part).status());
   }
   return absl::OkStatus();
 }
 
+absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
+  return VerifyParts(files, path, manifest.files);
+}
+
 absl::Status VerifyCopies(FileSystem& files, const std::string& path) {
   ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
-  for (const ManifestFile& part : manifest.files) {
-    RETURN_IF_ERROR(VerifyCopiesOfPart(files, JoinPath(path, part.name), part));
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(VerifyParts(files, path, manifest.files));
+  return ParallelFor(static_cast<int64_t>(manifest.files.size()),
+                     NumCopyThreads(), [&](int64_t i) {
+                       const ManifestFile& part = manifest.files[i];
+                       return VerifyCopiesOfPart(
+                           files, JoinPath(path, part.name), part);
+                     });
 }
 
 absl::Status CheckIsOfModel(FileSystem& files, const std::string& path,
@@ -423,14 +465,15 @@ absl::Status CheckIsOfModel(FileSystem& files, const std::string& path,
 
 absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
     FileSystem& files, const std::string& directory,
-    std::vector<std::string>* skipped, const ModelSpec* model) {
+    std::vector<std::string>* skipped, const ModelSpec* model,
+    absl::Status (*check)(FileSystem& files, const std::string& path)) {
   ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                    ListCheckpoints(files, directory));
   for (const CheckpointEntry& entry : entries) {
     // First what a manifest tells: a forged one may name terabytes to read.
     absl::Status status = absl::OkStatus();
     if (model != nullptr) status = CheckIsOfModel(files, entry.path, *model);
-    if (status.ok()) status = VerifyCheckpoint(files, entry.path);
+    if (status.ok()) status = check(files, entry.path);
     if (status.ok()) return entry;
     if (skipped != nullptr) skipped->push_back(std::string(status.message()));
   }

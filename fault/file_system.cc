@@ -33,6 +33,10 @@ absl::Status ErrnoStatus(int error, absl::string_view action,
   return absl::InternalError(message);
 }
 
+// The disk begins with so many bytes while the next are appended, so that it
+// does not idle until the file is synced.
+constexpr off_t kWrittenBackAtOnce = 32 << 20;
+
 class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(int descriptor, std::string path)
@@ -50,7 +54,9 @@ class PosixWritableFile : public WritableFile {
       if (written < 0) return ErrnoStatus(errno, "write", path_);
       next += written;
       num_bytes -= written;
+      num_written_ += written;
     }
+    BeginToWriteBack();
     return absl::OkStatus();
   }
 
@@ -69,8 +75,18 @@ class PosixWritableFile : public WritableFile {
   }
 
  private:
+  // A hint; errors of the disk are those of Sync().
+  void BeginToWriteBack() {
+    if (num_written_ - begun_ < kWrittenBackAtOnce) return;
+    static_cast<void>(sync_file_range(
+        descriptor_, begun_, num_written_ - begun_, SYNC_FILE_RANGE_WRITE));
+    begun_ = num_written_;
+  }
+
   int descriptor_;
   std::string path_;
+  off_t num_written_ = 0;
+  off_t begun_ = 0;
 };
 
 class PosixRandomAccessFile : public RandomAccessFile {

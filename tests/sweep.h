@@ -30,4 +30,12 @@ std::vector<T> Sampled(const std::vector<T>& all, int stride) {
 
 }  // namespace millrace
 
+// Ends a test of minutes under a sanitizer, where shorter tests run the same
+// code.
+#define MILLRACE_SKIP_LONG_IF_SANITIZED()                           \
+  if (millrace::kSanitized) {                                       \
+    GTEST_SKIP() << "long under a sanitizer; others run this code"; \
+  }                                                                 \
+  static_assert(true, "")  // Asks for a semicolon.
+
 #endif  // MILLRACE_TESTS_SWEEP_H_

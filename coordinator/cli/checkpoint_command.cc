@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/model_files.h"
+#include "coordinator/objects/stored_files.h"
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
@@ -39,6 +40,7 @@ struct CheckpointOptions {
   std::string path;
   std::vector<std::string> with;  // The same of other hosts.
   std::string output;
+  CheckpointSpec place;  // The endpoint and the region of s3:// paths.
   bool json = false;
   std::string format = "safetensors";
   std::string type;  // Empty: the format's usual one.
@@ -116,7 +118,7 @@ absl::StatusOr<std::unique_ptr<SpreadFiles>> FilesOf(
                       other});
   }
   return std::make_unique<SpreadFiles>(
-      HostDisk{BorrowedFiles(PosixFileSystem()), path}, std::vector<HostDisk>(),
+      HostDisk{StoredFilesOf(options.place), path}, std::vector<HostDisk>(),
       std::move(others));
 }
 
@@ -346,6 +348,11 @@ CLI::App* AddSubcommand(CLI::App& parent, const SubcommandText& text,
                    "The same folder as another host has it, where hosts keep "
                    "checkpoints on their own disks; may be repeated")
       ->allow_extra_args(false);
+  command->add_option("--endpoint", options->place.endpoint,
+                      "The server of s3:// paths; else AWS_ENDPOINT_URL, "
+                      "else Amazon's");
+  command->add_option("--region", options->place.region,
+                      "The region of their bucket; else AWS_REGION");
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(absl::StrCat("Example: ", text.example));
   const std::string name = text.name;

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "coordinator/objects/stored_files.h"
 #include "fault/checkpoint.h"
-#include "fault/file_system.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/lower/lower.h"
 #include "worker/backend/cuda_backend.h"
@@ -84,7 +84,7 @@ absl::StatusOr<Comparison> Compare(const CompareOptions& options) {
     if (!options.checkpoint.empty()) {
       ASSIGN_OR_RETURN(
           const CheckpointInfo info,
-          ReadCheckpointInfo(*PosixFileSystem(), options.checkpoint));
+          ReadCheckpointInfo(*StoredFilesOf({}), options.checkpoint));
       step = info.step + 1;
     }
   }
@@ -95,7 +95,7 @@ absl::StatusOr<Comparison> Compare(const CompareOptions& options) {
                                        .num_threads = num_threads,
                                        .batches = batches.get()}));
   if (!options.checkpoint.empty()) {
-    RETURN_IF_ERROR(LoadCheckpoint(*PosixFileSystem(), options.checkpoint,
+    RETURN_IF_ERROR(LoadCheckpoint(*StoredFilesOf({}), options.checkpoint,
                                    cpu->StatePieces())
                         .status());
   }
@@ -135,7 +135,7 @@ void AddCompareCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--precision", options->precision,
                    "Of the GPU's step (default: the job's); the CPU's is fp32")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp8"}));
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "fp8_blockwise"}));
   command
       ->add_option("--recompute", options->recompute,
                    "What the backward pass computes again, as layout.recompute "

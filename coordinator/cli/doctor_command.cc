@@ -26,6 +26,7 @@
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
 #include "planner/job/job_file.h"
+#include "planner/job/object_path.h"
 #include "planner/layout/model.h"
 #include "worker/doctor/examinee.h"
 #include "worker/doctor/findings.h"
@@ -118,6 +119,7 @@ constexpr int64_t kStateBytes = 12;
 int64_t CheckpointBytes(const JobSpec& job) {
   const CheckpointSpec& spec = job.checkpoint;
   int64_t written = spec.at_end ? 1 : 0;
+  if (spec.policy == "auto") written = job.training.num_steps;
   // An export is written from a checkpoint.
   for (const int64_t every : {spec.interval_steps, job.exports.every}) {
     if (every > 0) written += job.training.num_steps / every;
@@ -163,7 +165,7 @@ absl::StatusOr<DoctorOpening> OpenDoctor(const DoctorOptions& options,
     examination.look["job"] = JobToYaml(job);
     examination.needs = NeedsOf(job, place);
     // Without a folder of their own, checkpoints lie in the run folder.
-    if (UsesCheckpoints(job)) {
+    if (UsesCheckpoints(job) && !IsObjectPath(job.checkpoint.directory)) {
       probes.Add(kCheckpointFolder, job.checkpoint.directory.empty()
                                         ? job.output_directory
                                         : job.checkpoint.directory);

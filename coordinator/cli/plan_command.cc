@@ -162,7 +162,7 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
     ASSIGN_OR_RETURN(answers.next_step, FindNextStep(planned, plan, PlanCase));
   }
   if (options.explain) {
-    answers.float8 = FindFloat8Gain(planned, plan, PlanCase);
+    answers.float8 = FindFloat8Gains(planned, plan, PlanCase);
   }
   return answers;
 }

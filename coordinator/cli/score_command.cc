@@ -14,8 +14,8 @@
 #include "absl/strings/str_format.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "coordinator/objects/stored_files.h"
 #include "fault/checkpoint.h"
-#include "fault/file_system.h"
 #include "planner/frameworks/model_folder.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/communicate/in_process_communicator.h"
@@ -168,7 +168,7 @@ class Scorer {
     ASSIGN_OR_RETURN(state, trainer_->StateToFill());
     ASSIGN_OR_RETURN(
         const CheckpointInfo info,
-        LoadCheckpoint(*PosixFileSystem(), options.checkpoint, state));
+        LoadCheckpoint(*StoredFilesOf({}), options.checkpoint, state));
     return trainer_->FinishFilling(info.step);
   }
 

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -41,8 +42,10 @@ constexpr auto kReconnectPause = std::chrono::milliseconds(50);
 constexpr auto kFlushLimit = std::chrono::milliseconds(500);
 
 // Between the first tries of one address and the next: the order of addresses
-// decides which one is taken if several lead to the coordinator.
-constexpr auto kTryNextAfter = std::chrono::milliseconds(100);
+// decides which one is taken if several lead to the coordinator (RFC 8305).
+constexpr auto kTryNextAfter = std::chrono::milliseconds(250);
+// Until addresses that failed are tried again, while another one is silent.
+constexpr auto kTryAgainAfter = std::chrono::milliseconds(500);
 // A host that does not answer at all, and one that does not go on.
 constexpr auto kConnectLimit = std::chrono::seconds(5);
 constexpr auto kProofLimit = std::chrono::seconds(60);
@@ -103,6 +106,7 @@ class Client::Impl {
         heartbeat_timer_(loop_),
         reconnect_timer_(loop_),
         next_try_timer_(loop_),
+        try_again_timer_(loop_),
         event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         away_since_(MonotonicNow()) {
     CHECK(event_fd_ >= 0);
@@ -230,9 +234,17 @@ class Client::Impl {
         tries_.size() == endpoints_.size()) {
       return;
     }
-    auto attempt = std::make_shared<Try>(loop_);
-    const tcp::endpoint& endpoint = endpoints_[tries_.size()];
-    tries_.push_back(attempt);
+    tries_.push_back(std::make_shared<Try>(loop_));
+    Begin(tries_.back(), endpoints_[tries_.size() - 1]);
+    if (tries_.size() == endpoints_.size()) return;
+    next_try_timer_.expires_after(kTryNextAfter);
+    next_try_timer_.async_wait([this](const error_code& error) {
+      if (!error) TryNext();
+    });
+  }
+
+  void Begin(const std::shared_ptr<Try>& attempt,
+             const tcp::endpoint& endpoint) {
     LimitTry(attempt, kConnectLimit, "no answer");
     attempt->socket.async_connect(endpoint,
                                   [this, attempt](const error_code& error) {
@@ -243,11 +255,41 @@ class Client::Impl {
                                       AskForProof(attempt);
                                     }
                                   });
-    if (tries_.size() == endpoints_.size()) return;
-    next_try_timer_.expires_after(kTryNextAfter);
-    next_try_timer_.async_wait([this](const error_code& error) {
-      if (!error) TryNext();
+  }
+
+  // An address that accepts may say nothing for long: no coordinator has been
+  // started behind it yet. The others must not wait for that. After a while,
+  // tries those that failed again in their order, round after round.
+  void TryFailedAgain() {
+    if (tries_again_) return;
+    tries_again_ = true;
+    next_again_ = 0;
+    TryNextAgainAfter(kTryAgainAfter);
+  }
+
+  void TryNextAgainAfter(std::chrono::steady_clock::duration pause) {
+    try_again_timer_.expires_after(pause);
+    try_again_timer_.async_wait([this](const error_code& error) {
+      if (!error && tries_again_) TryNextAgain();
     });
+  }
+
+  void TryNextAgain() {
+    while (next_again_ < tries_.size()) {
+      const size_t i = next_again_++;
+      if (!tries_[i]->ended) continue;
+      tries_[i] = std::make_shared<Try>(loop_);
+      TryNextAgainAfter(kTryNextAfter);
+      Begin(tries_[i], endpoints_[i]);
+      return;
+    }
+    next_again_ = 0;
+    TryNextAgainAfter(kTryAgainAfter);
+  }
+
+  void StopTryingAgain() {
+    tries_again_ = false;
+    try_again_timer_.cancel();
   }
 
   void LimitTry(const std::shared_ptr<Try>& attempt,
@@ -294,13 +336,28 @@ class Client::Impl {
     if (tries_.size() < endpoints_.size()) {
       next_try_timer_.cancel();
       TryNext();
+      TryFailedAgain();
       return;
     }
+    const auto has_ended = [](const auto& other) { return other->ended; };
+    if (!std::all_of(tries_.begin(), tries_.end(), has_ended) &&
+        MonotonicNow() - away_since_ <=
+            options_.give_up_after + absl::FromChrono(kProofLimit)) {
+      const bool is_last_again =
+          tries_again_ && next_again_ > 0 && tries_[next_again_ - 1] == attempt;
+      if (is_last_again) {
+        TryNextAgain();  // The next one need not wait for its turn either.
+      } else {
+        TryFailedAgain();
+      }
+      return;
+    }
+    StopTryingAgain();
     std::vector<std::string> errors;
     for (size_t i = 0; i < tries_.size(); ++i) {
-      if (!tries_[i]->ended) return;
       errors.push_back(
-          absl::StrCat(ToText(endpoints_[i]), " (", tries_[i]->error, ")"));
+          absl::StrCat(ToText(endpoints_[i]), " (",
+                       tries_[i]->ended ? tries_[i]->error : "no answer", ")"));
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -321,6 +378,7 @@ class Client::Impl {
 
   void CloseTries() {
     next_try_timer_.cancel();
+    StopTryingAgain();
     const std::vector<std::shared_ptr<Try>> tries = std::move(tries_);
     tries_.clear();
     for (const std::shared_ptr<Try>& attempt : tries) CloseTry(*attempt);
@@ -466,7 +524,10 @@ class Client::Impl {
   boost::asio::steady_timer heartbeat_timer_;
   boost::asio::steady_timer reconnect_timer_;
   boost::asio::steady_timer next_try_timer_;
+  boost::asio::steady_timer try_again_timer_;
   std::vector<std::shared_ptr<Try>> tries_;  // By endpoint, as far as tried.
+  bool tries_again_ = false;  // Whether failed ones are tried again.
+  size_t next_again_ = 0;     // The address that may be tried again next.
   std::shared_ptr<Connection> connection_;
   std::map<uint64_t, protocol::ToCoordinator> unacknowledged_;
   uint64_t last_sequence_ = 0;

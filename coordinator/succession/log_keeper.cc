@@ -6,24 +6,31 @@ protocol::KeepAnswer LogKeeper::Answer(const protocol::KeepRequest& request,
                                        absl::Time now) {
   protocol::KeepAnswer answer;
   if (request.keeper() == id_) {
-    answer.set_accepted(request.asks_for_promise() ? Promise(request, now)
-                                                   : Store(request, now));
+    answer.set_accepted(!request.asks_for_promise() ? Store(request, now)
+                        : request.only_asks()       ? WouldPromise(request, now)
+                                                    : Promise(request, now));
     answer.set_term(term_);
     answer.set_log_term(log_term_);
     answer.set_num_records(static_cast<int64_t>(records_.size()));
-    if (answer.accepted() && request.asks_for_promise()) {
+    if (answer.accepted() && request.asks_for_promise() &&
+        !request.only_asks()) {
       for (const std::string& record : records_) answer.add_records(record);
     }
   }
   return answer;
 }
 
-bool LogKeeper::Promise(const protocol::KeepRequest& request, absl::Time now) {
+bool LogKeeper::WouldPromise(const protocol::KeepRequest& request,
+                             absl::Time now) const {
   // Equal: promised already, perhaps to another one.
   if (request.term() <= term_) return false;
   const bool has_ended =
       request.ended_term() == term_ && request.ended_term() > 0;
-  if (!has_ended && now - heard_ < kTrust) return false;
+  return has_ended || now - heard_ >= kTrust;
+}
+
+bool LogKeeper::Promise(const protocol::KeepRequest& request, absl::Time now) {
+  if (!WouldPromise(request, now)) return false;
   term_ = request.term();
   promised_ = now;
   return true;

@@ -9,6 +9,11 @@
 // so whoever has a majority's promises knows that no record is added any more
 // that is not in one of the logs that came with them.
 //
+// Before it asks for promises, a candidate asks who would give them, and stops
+// there without a majority. So a host that is cut off promises itself nothing,
+// and does not come back with a later term that unseats a coordinator at work
+// (Ongaro, "Consensus: Bridging Theory and Practice", 2014, section 9.6).
+//
 // A keeper lives in memory: an agent that ends is no keeper any more, whatever
 // is started in its place, so it cannot forget a promise.
 
@@ -50,6 +55,7 @@ class LogKeeper {
   absl::Time last_news() const { return std::max(heard_, promised_); }
 
  private:
+  bool WouldPromise(const protocol::KeepRequest& request, absl::Time now) const;
   bool Promise(const protocol::KeepRequest& request, absl::Time now);
   bool Store(const protocol::KeepRequest& request, absl::Time now);
 

@@ -7,10 +7,11 @@
 namespace millrace {
 
 Candidacy::Candidacy(std::vector<uint64_t> keepers, int64_t term,
-                     int64_t ended_term)
+                     int64_t ended_term, bool only_asks)
     : keepers_(std::move(keepers)),
       term_(term),
       ended_term_(ended_term),
+      only_asks_(only_asks),
       latest_term_(term),
       promises_(keepers_.size()) {}
 
@@ -20,13 +21,14 @@ protocol::KeepRequest Candidacy::RequestFor(size_t keeper_idx) const {
   request.set_term(term_);
   request.set_asks_for_promise(true);
   request.set_ended_term(ended_term_);
+  request.set_only_asks(only_asks_);
   return request;
 }
 
 void Candidacy::OnAnswer(size_t keeper_idx,
                          const protocol::KeepAnswer& answer) {
   latest_term_ = std::max(latest_term_, answer.term());
-  if (answer.accepted() && answer.term() == term_) {
+  if (answer.accepted() && (only_asks_ || answer.term() == term_)) {
     promises_[keeper_idx] = answer;
   }
 }

@@ -26,18 +26,21 @@ inline absl::Duration PatienceOf(size_t keeper_idx) {
   return absl::Milliseconds(2000 + 400 * static_cast<int64_t>(keeper_idx));
 }
 
-// Asks for the promises of all keepers, for one term.
+// Asks for the promises of all keepers, for one term; or, with `only_asks`, who
+// would give one.
 class Candidacy {
  public:
   // `keepers`: their ids. `ended_term` as in KeepRequest.
-  Candidacy(std::vector<uint64_t> keepers, int64_t term, int64_t ended_term);
+  Candidacy(std::vector<uint64_t> keepers, int64_t term, int64_t ended_term,
+            bool only_asks);
 
   protocol::KeepRequest RequestFor(size_t keeper_idx) const;
   // Each keeper's answer counts once.
   void OnAnswer(size_t keeper_idx, const protocol::KeepAnswer& answer);
 
   // With a majority's promises: the log from which the new coordinator goes on.
-  // It has every record that counts. Nothing before.
+  // It has every record that counts. Nothing before. If the candidate only
+  // asks, an empty log once a majority would promise.
   std::optional<std::vector<std::string>> Won() const;
   int64_t term() const { return term_; }
   // The latest term that a keeper told of.
@@ -47,6 +50,7 @@ class Candidacy {
   const std::vector<uint64_t> keepers_;
   const int64_t term_;
   const int64_t ended_term_;
+  const bool only_asks_;
   int64_t latest_term_;
   std::vector<std::optional<protocol::KeepAnswer>> promises_;
 };

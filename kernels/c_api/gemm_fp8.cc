@@ -77,7 +77,8 @@ int millrace_gemm_fp8_block(const millrace_gemm_fp8_block_args* args,
        .a_scale_stride = args->a_scale_stride,
        .b_scale_stride = args->b_scale_stride,
        .fp32_output = args->fp32_output != 0,
-       .accumulate = args->accumulate != 0},
+       .accumulate = args->accumulate != 0,
+       .schedule = static_cast<millrace::Fp8BlockSchedule>(args->schedule)},
       /*num_multiprocessors=*/0, static_cast<cudaStream_t>(stream)));
 }
 

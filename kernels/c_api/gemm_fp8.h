@@ -58,6 +58,7 @@ typedef struct {
   int64_t a_scale_stride, b_scale_stride;
   int64_t fp32_output; /* 0 or 1. */
   int64_t accumulate;  /* 0 or 1. */
+  int64_t schedule;    /* 0 to 2: free, turns, halves. */
 } millrace_gemm_fp8_block_args;
 
 MILLRACE_API int millrace_gemm_fp8_block(

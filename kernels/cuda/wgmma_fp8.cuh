@@ -82,6 +82,20 @@ __device__ __forceinline__ uint64_t AdvanceDescriptor(uint64_t descriptor,
   "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
 
 // Both operands in shared memory, given by descriptors.
+__device__ __forceinline__ void MultiplyFp8N96(
+    float (&d)[48], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "%48, %49, p, 1, 1;\n}\n"
+        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
+          MILLRACE_D8(32), MILLRACE_D8(40)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
 __device__ __forceinline__ void MultiplyFp8N192(
     float (&d)[96], uint64_t a, uint64_t b, bool accumulate) {
   asm volatile(
@@ -138,8 +152,12 @@ template <int kN>
 __device__ __forceinline__ void MultiplySharedFp8(float (&d)[kN / 2],
                                                   uint64_t a, uint64_t b,
                                                   bool accumulate) {
-  static_assert(kN == 192, "add the instruction of this width");
-  MultiplyFp8N192(d, a, b, accumulate);
+  static_assert(kN == 96 || kN == 192, "add the instruction of this width");
+  if constexpr (kN == 96) {
+    MultiplyFp8N96(d, a, b, accumulate);
+  } else {
+    MultiplyFp8N192(d, a, b, accumulate);
+  }
 }
 
 template <int kN>

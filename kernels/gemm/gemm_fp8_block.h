@@ -2,6 +2,9 @@
 // (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.2):
 //   c[m, n] (+)= sum over blocks of a_scale[block, m] *
 //                b_scale[n / 128, block] * (a[m, block] b[n, block]^T).
+// The scales of b may be stored [block, n / 128] instead, as a weight's are
+// that is multiplied by transposed, or be of single rows, [block, n], as in the
+// product for a weight's gradient.
 //
 // Hopper's tensor cores sum fp8 products with some 14 bits. Here they do so
 // within a block of 128 only; blocks are scaled and summed in fp32.
@@ -18,6 +21,23 @@ namespace millrace {
 
 inline constexpr int64_t kFp8Block = 128;
 
+// Which rows of b share a scale, and how scales are stored.
+enum class Fp8ScalesOfB : uint8_t {
+  kSquares,        // [ceil(n / 128), k / 128]
+  kTurnedSquares,  // [k / 128, ceil(n / 128)]
+  // [k / 128, n], its last row b_scale_stride long as well; with fp32_output
+  // only.
+  kRows,
+};
+
+// How the two consumers of a block of threads share the tensor cores.
+enum class Fp8BlockSchedule : uint8_t {
+  kFree,   // The hardware decides.
+  kTurns,  // One queues a block's products only after the other has.
+  // Each multiplies half the columns while it scales and adds the other half.
+  kHalves,
+};
+
 // Row-major, strides in elements. A scale is what one unit of the stored values
 // means.
 struct GemmFp8BlockArgs {
@@ -27,16 +47,20 @@ struct GemmFp8BlockArgs {
   // [k / 128, m], so that a tile reads the scales of its rows side by side; its
   // last row is a_scale_stride long as well.
   const float* a_scale;
-  const float* b_scale;  // [ceil(n / 128), k / 128]
+  const float* b_scale;  // Stored as scales_of_b says.
   int64_t m, n, k;       // At least one each; k is a multiple of 128.
   int64_t a_stride, b_stride, c_stride;
   int64_t a_scale_stride, b_scale_stride;
   bool fp32_output = false;
   bool accumulate = false;  // With fp32_output only.
+  Fp8ScalesOfB scales_of_b = Fp8ScalesOfB::kSquares;
+  // Other ones than kFree with an output in bf16 only.
+  Fp8BlockSchedule schedule = Fp8BlockSchedule::kFree;
 };
 
-// Device pointers at multiples of 16 bytes; a_stride and b_stride are multiples
-// of 16, c_stride of 16 bytes, a_scale_stride of four. c overlaps no input.
+// Device pointers at multiples of 16 bytes, but for scales of squares; a_stride
+// and b_stride are multiples of 16, c_stride of 16 bytes, strides of scales of
+// rows of four. c overlaps no input.
 // Enqueues on `stream`, allocates nothing; equal inputs give equal bits.
 // `num_multiprocessors` is how many it may use, zero: all. InvalidArgument
 // names what cannot be, Unavailable a device that is not a Hopper.

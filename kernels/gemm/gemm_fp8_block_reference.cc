@@ -1,6 +1,21 @@
 #include "kernels/gemm/gemm_fp8_block.h"
 
 namespace millrace {
+namespace {
+
+float ScaleOfB(const GemmFp8BlockArgs& args, int64_t row, int64_t block) {
+  switch (args.scales_of_b) {
+    case Fp8ScalesOfB::kSquares:
+      return args.b_scale[row / kFp8Block * args.b_scale_stride + block];
+    case Fp8ScalesOfB::kTurnedSquares:
+      return args.b_scale[block * args.b_scale_stride + row / kFp8Block];
+    case Fp8ScalesOfB::kRows:
+      break;
+  }
+  return args.b_scale[block * args.b_scale_stride + row];
+}
+
+}  // namespace
 
 void GemmFp8BlockReference(const GemmFp8BlockArgs& args) {
   const auto* a = static_cast<const float*>(args.a);
@@ -16,7 +31,7 @@ void GemmFp8BlockReference(const GemmFp8BlockArgs& args) {
               double{a[i * args.a_stride + k]} * b[j * args.b_stride + k];
         }
         sum += products * args.a_scale[block * args.a_scale_stride + i] *
-               args.b_scale[j / kFp8Block * args.b_scale_stride + block];
+               ScaleOfB(args, j, block);
       }
       c[i * args.c_stride + j] = static_cast<float>(sum);
     }

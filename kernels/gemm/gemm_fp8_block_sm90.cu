@@ -22,7 +22,9 @@ struct BlockConfig
   static constexpr int kConsumerRegisters = 232;
   static constexpr int kPieces = 3;
   static constexpr int kEpilogueBytes = kPieces * kPieceBytes;
-  static constexpr int kScaleBytes = kTileM * 4;
+  // Scales of a's rows, and of b's rows where these have some of their own.
+  static constexpr int kScales = kTileM + kTileN;
+  static constexpr int kScaleBytes = kScales * 4;
   static constexpr int kSharedBytes = 1024 + kStages * kStageBytes +
                                       kNumConsumers * kEpilogueBytes +
                                       kStages * kScaleBytes + kBarrierBytes;
@@ -36,18 +38,27 @@ struct BlockParams : Params {
   const float* a_scale;
   const float* b_scale;
   int64_t a_scale_stride;
+  // From one row of b's scales, or from one group of 128 rows, to the next; and
+  // from block to block along k.
   int b_scale_stride;
+  int64_t b_scale_block_stride;
 };
 
 // Where the parts of a block's shared memory begin.
 struct BlockShared {
   uint8_t* stages;
   uint8_t* epilogue;
-  float* scales;  // [kStages, kTileM]
+  float* scales;  // [kStages, kScales]
   Barriers* barriers;
 };
 
-// One thread feeds the block: tiles of a and b, and the scales of a's rows.
+// Bytes of so many scales, in whole copies of 16.
+__device__ __forceinline__ uint32_t ScaleBytes(int count) {
+  return count > 0 ? (count + 3) / 4 * 16 : 0;
+}
+
+// One thread feeds the block: tiles of a and b, and the scales of their rows.
+template <bool kScalesRowsOfB>
 __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
                                               const BlockShared& shared) {
   using C = BlockConfig;
@@ -62,32 +73,226 @@ __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
     // The second block of a cluster may have no rows; the last rows of a block
     // may be fewer than a copy's multiple of four, which the stride has room
     // for.
-    const int num_rows = min(C::kTileM, p.num_rows - tile.row);
-    const uint32_t scale_bytes = num_rows > 0 ? (num_rows + 3) / 4 * 16 : 0;
+    const uint32_t scale_bytes =
+        ScaleBytes(min(C::kTileM, p.num_rows - tile.row));
     const float* scales = p.a_scale + tile.row;
+    const uint32_t b_scale_bytes =
+        kScalesRowsOfB ? ScaleBytes(min(C::kTileN, p.num_columns - tile.column))
+                       : 0;
+    const float* b_scales = p.b_scale + tile.column;
     for (int block = 0; block < p.num_k_blocks; ++block) {
       uint64_t* full = &shared.barriers->full[ring.stage];
       uint8_t* a = shared.stages + ring.stage * C::kStageBytes;
       const int k = block * C::kTileK;
       BarrierWait(&shared.barriers->empty[ring.stage], ring.parity);
-      BarrierArriveExpect(full, C::kStageBytes + scale_bytes);
+      BarrierArriveExpect(full, C::kStageBytes + scale_bytes + b_scale_bytes);
       LoadShare<false, C::kTileM, C::kTileK, C::kClusterColumns>(
           a, &p.a, full, tile.row, k, 0);
       LoadShare<false, C::kTileN, C::kTileK, C::kClusterRows>(
           a + C::kABytes, &p.b, full, tile.column, k, 0);
+      float* stage_scales = shared.scales + ring.stage * C::kScales;
       if (scale_bytes > 0) {
-        LoadBulk(shared.scales + ring.stage * C::kTileM, scales, scale_bytes,
-                 full);
+        LoadBulk(stage_scales, scales, scale_bytes, full);
         scales += p.a_scale_stride;
+      }
+      if constexpr (kScalesRowsOfB) {
+        LoadBulk(stage_scales + C::kTileM, b_scales, b_scale_bytes, full);
+        b_scales += p.b_scale_block_stride;
       }
       ring.Advance();
     }
   }
 }
 
-// One consumer warpgroup: the tensor cores multiply a block, then fp32 units
-// scale it and add it up, meanwhile the other consumer has the tensor cores.
-template <typename Epilogue>
+// Adds a block's products to the sums: a thread has two rows, and of eight
+// columns each two that lie side by side. `b_scales` begins at its first
+// column.
+template <int kSize>
+__device__ __forceinline__ void AddScaledByRows(float (&sums)[kSize],
+                                                const float (&products)[kSize],
+                                                const float (&row_scale)[2],
+                                                const float* b_scales) {
+#pragma unroll
+  for (int i = 0; i < kSize; i += 4) {
+    const float2 scale = *reinterpret_cast<const float2*>(b_scales + 2 * i);
+    sums[i] += row_scale[0] * scale.x * products[i];
+    sums[i + 1] += row_scale[0] * scale.y * products[i + 1];
+    sums[i + 2] += row_scale[1] * scale.x * products[i + 2];
+    sums[i + 3] += row_scale[1] * scale.y * products[i + 3];
+  }
+}
+
+// The same where groups of 64 columns have one scale each. The products are
+// those of the columns from 2 * kFirst on.
+template <int kFirst, int kSums, int kSize, int kGroups>
+__device__ __forceinline__ void AddScaledByGroups(
+    float (&sums)[kSums], const float (&products)[kSize],
+    const float (&row_scale)[2], const float (&scale)[kGroups]) {
+#pragma unroll
+  for (int i = 0; i < kSize; i += 4) {
+    const int at = kFirst + i;
+    const float low = row_scale[0] * scale[at / 32];
+    const float high = row_scale[1] * scale[at / 32];
+    sums[at] += low * products[i];
+    sums[at + 1] += low * products[i + 1];
+    sums[at + 2] += high * products[i + 2];
+    sums[at + 3] += high * products[i + 3];
+  }
+}
+
+// One consumer warpgroup and its place in the tiles.
+struct BlockConsumer {
+  uint32_t stages;
+  const BlockShared& shared;
+  int consumer;
+  int lane;
+  int own_row;
+
+  __device__ __forceinline__ int first_row() const { return consumer * 64; }
+
+  // Queues the products of a stage's block with kColumns columns of b from
+  // `first_column` on.
+  template <int kColumns>
+  __device__ __forceinline__ void Multiply(float (&products)[kColumns / 2],
+                                           int stage, int first_column) const {
+    using C = BlockConfig;
+    const uint32_t a = stages + stage * C::kStageBytes + first_row() * 128;
+    const uint32_t b =
+        stages + stage * C::kStageBytes + C::kABytes + first_column * 128;
+    WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      MultiplySharedFp8<kColumns>(products, Fp8RowsDescriptor<128>(a + 32 * k),
+                                  Fp8RowsDescriptor<128>(b + 32 * k),
+                                  /*accumulate=*/k != 0);
+    }
+    WgmmaCommit();
+  }
+
+  // The scales of this thread's two rows. Whatever shared memory holds beyond
+  // the last row scales zeros that nobody stores.
+  __device__ __forceinline__ void LoadRowScales(int stage,
+                                                float (&scale)[2]) const {
+    const float* scales = shared.scales + stage * BlockConfig::kScales;
+    scale[0] = scales[own_row];
+    scale[1] = scales[own_row + 8];
+  }
+
+  // Both blocks of the cluster write to a stage. Every warp says that it is
+  // done: each has read the scales that it needs.
+  __device__ __forceinline__ void Release(int stage) const {
+    if (lane < BlockConfig::kCluster) {
+      BarrierArriveAt(&shared.barriers->empty[stage], lane);
+    }
+  }
+};
+
+// Where the scales of a tile's groups of columns are, and those of the next
+// block.
+struct GroupScales {
+  static constexpr int kGroups = BlockConfig::kColumnGroups;
+  const float* address[kGroups];
+  float next[kGroups];
+  int64_t block_stride;
+  int last_block;
+
+  // Beyond the last column any scale will do.
+  __device__ __forceinline__ GroupScales(const BlockParams& p, int column)
+      : block_stride(p.b_scale_block_stride), last_block(p.num_k_blocks - 1) {
+    const int last_group = (p.num_columns - 1) / 128;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int group = min((column + 64 * g) / 128, last_group);
+      address[g] = p.b_scale + int64_t{group} * p.b_scale_stride;
+      next[g] = __ldg(address[g]);
+    }
+  }
+
+  __device__ __forceinline__ void Take(float (&scale)[kGroups]) const {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) scale[g] = next[g];
+  }
+  __device__ __forceinline__ void Fetch(int block) {
+    const int64_t offset = min(block, last_block) * block_stride;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) next[g] = __ldg(address[g] + offset);
+  }
+};
+
+// Sums up a tile: the tensor cores multiply a block, then fp32 units scale it
+// and add it up, meanwhile the other consumer has the tensor cores.
+template <bool kScalesRowsOfB, bool kTakesTurns>
+__device__ __forceinline__ void SumTile(
+    const BlockParams& p, const BlockConsumer& self, int column,
+    Ring<BlockConfig::kStages>& ring, float (&sums)[BlockConfig::kTileN / 2]) {
+  using C = BlockConfig;
+  float products[C::kTileN / 2];
+  GroupScales groups(p, column);
+#pragma unroll 1
+  for (int block = 0; block < p.num_k_blocks; ++block) {
+    BarrierWait(&self.shared.barriers->full[ring.stage], ring.parity);
+    float row_scale[2];
+    self.LoadRowScales(ring.stage, row_scale);
+    [[maybe_unused]] float scale[C::kColumnGroups];
+    if constexpr (!kScalesRowsOfB) groups.Take(scale);
+    if constexpr (kTakesTurns) {
+      NamedBarrierSync(kTurnBarrier + self.consumer, 2 * kWarpgroupSize);
+    }
+    RegisterFence(products);
+    self.template Multiply<C::kTileN>(products, ring.stage, 0);
+    if constexpr (kTakesTurns) {
+      NamedBarrierArrive(kTurnBarrier + 1 - self.consumer, 2 * kWarpgroupSize);
+    }
+    if constexpr (!kScalesRowsOfB) groups.Fetch(block + 1);
+    WgmmaWait<0>();
+    RegisterFence(products);
+    if constexpr (kScalesRowsOfB) {
+      AddScaledByRows(sums, products, row_scale,
+                      self.shared.scales + ring.stage * C::kScales + C::kTileM +
+                          2 * (self.lane % 4));
+    }
+    self.Release(ring.stage);
+    ring.Advance();
+    if constexpr (!kScalesRowsOfB) {
+      AddScaledByGroups<0>(sums, products, row_scale, scale);
+    }
+  }
+}
+
+// The same by halves: while one half's products are scaled and added up, the
+// tensor cores have those of the other half. Products of the next block are
+// queued only after that: ptxas serializes what is under way across the loop.
+__device__ __forceinline__ void SumTileByHalves(
+    const BlockParams& p, const BlockConsumer& self, int column,
+    Ring<BlockConfig::kStages>& ring, float (&sums)[BlockConfig::kTileN / 2]) {
+  using C = BlockConfig;
+  constexpr int kHalf = C::kTileN / 2;
+  float left[kHalf / 2], right[kHalf / 2];
+  GroupScales groups(p, column);
+#pragma unroll 1
+  for (int block = 0; block < p.num_k_blocks; ++block) {
+    BarrierWait(&self.shared.barriers->full[ring.stage], ring.parity);
+    float row_scale[2], scale[C::kColumnGroups];
+    self.LoadRowScales(ring.stage, row_scale);
+    groups.Take(scale);
+    RegisterFence(left);
+    RegisterFence(right);
+    self.template Multiply<kHalf>(left, ring.stage, 0);
+    self.template Multiply<kHalf>(right, ring.stage, kHalf);
+    groups.Fetch(block + 1);
+    WgmmaWait<1>();
+    RegisterFence(left);
+    AddScaledByGroups<0>(sums, left, row_scale, scale);
+    WgmmaWait<0>();
+    RegisterFence(right);
+    self.Release(ring.stage);
+    ring.Advance();
+    AddScaledByGroups<kHalf / 2>(sums, right, row_scale, scale);
+  }
+}
+
+// One consumer warpgroup: 64 rows of every tile.
+template <typename Epilogue, bool kScalesRowsOfB, Fp8BlockSchedule kSchedule>
 __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
                                               const BlockShared& shared,
                                               int consumer) {
@@ -95,10 +300,16 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
   static_assert(C::kRowGroups == 1);
   const int thread = threadIdx.x % kWarpgroupSize;
   const int lane = thread % kWarpSize;
-  const int first_row = consumer * 64;
-  const int own_row = first_row + thread / kWarpSize * 16 + lane / 4;
-  const uint32_t stages = SharedAddress(shared.stages);
-  float products[C::kTileN / 2];
+  const BlockConsumer self = {
+      .stages = SharedAddress(shared.stages),
+      .shared = shared,
+      .consumer = consumer,
+      .lane = lane,
+      .own_row = consumer * 64 + thread / kWarpSize * 16 + lane / 4};
+  constexpr bool kTakesTurns = kSchedule == Fp8BlockSchedule::kTurns;
+  if (kTakesTurns && consumer == 1) {
+    NamedBarrierArrive(kTurnBarrier, 2 * kWarpgroupSize);
+  }
   float sums[C::kTileN / 2];
   Ring<C::kStages> ring{.parity = 0};
   Epilogue epilogue(shared.epilogue + consumer * C::kEpilogueBytes,
@@ -106,70 +317,17 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
   DenseTiles<C> tiles;
   Tile tile;
   const int step = gridDim.x / C::kCluster;
-  const int last_group = (p.num_columns - 1) / 128;
   for (int idx = blockIdx.x / C::kCluster; tiles.Find(p, idx, tile);
        idx += step) {
-    // Groups of 64 columns have one scale each; beyond the last column any.
-    const float* b_scale[C::kColumnGroups];
-    float next[C::kColumnGroups];
-#pragma unroll
-    for (int g = 0; g < C::kColumnGroups; ++g) {
-      const int group = min((tile.column + 64 * g) / 128, last_group);
-      b_scale[g] = p.b_scale + int64_t{group} * p.b_scale_stride;
-      next[g] = __ldg(b_scale[g]);
-    }
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
-#pragma unroll 1
-    for (int block = 0; block < p.num_k_blocks; ++block) {
-      BarrierWait(&shared.barriers->full[ring.stage], ring.parity);
-      // Whatever shared memory holds beyond the last row scales zeros that
-      // nobody stores.
-      const float* a_scale = shared.scales + ring.stage * C::kTileM + own_row;
-      const float row_scale[2] = {a_scale[0], a_scale[8]};
-      float scale[C::kColumnGroups];
-#pragma unroll
-      for (int g = 0; g < C::kColumnGroups; ++g) scale[g] = next[g];
-      const uint32_t a = stages + ring.stage * C::kStageBytes + first_row * 128;
-      const uint32_t b = stages + ring.stage * C::kStageBytes + C::kABytes;
-      RegisterFence(products);
-      WgmmaFence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        MultiplySharedFp8<C::kTileN>(products,
-                                     Fp8RowsDescriptor<128>(a + 32 * k),
-                                     Fp8RowsDescriptor<128>(b + 32 * k),
-                                     /*accumulate=*/k != 0);
-      }
-      WgmmaCommit();
-      const int later = min(block + 1, p.num_k_blocks - 1);
-#pragma unroll
-      for (int g = 0; g < C::kColumnGroups; ++g) {
-        next[g] = __ldg(b_scale[g] + later);
-      }
-      WgmmaWait<0>();
-      RegisterFence(products);
-      // Both blocks of the cluster write to this stage. Every warp says that it
-      // is done: each has read scales of its own rows.
-      if (lane < C::kCluster) {
-        BarrierArriveAt(&shared.barriers->empty[ring.stage], lane);
-      }
-      ring.Advance();
-#pragma unroll
-      for (int g = 0; g < C::kColumnGroups; ++g) {
-        const float low = row_scale[0] * scale[g];
-        const float high = row_scale[1] * scale[g];
-#pragma unroll
-        for (int i = 32 * g; i < 32 * (g + 1); i += 4) {
-          sums[i] += low * products[i];
-          sums[i + 1] += low * products[i + 1];
-          sums[i + 2] += high * products[i + 2];
-          sums[i + 3] += high * products[i + 3];
-        }
-      }
+    if constexpr (kSchedule == Fp8BlockSchedule::kHalves) {
+      SumTileByHalves(p, self, tile.column, ring, sums);
+    } else {
+      SumTile<kScalesRowsOfB, kTakesTurns>(p, self, tile.column, ring, sums);
     }
-    epilogue.template Write<C::kTileN>(p, tile.row + first_row, tile.column,
-                                       tile.end_row, sums);
+    epilogue.template Write<C::kTileN>(p, tile.row + self.first_row(),
+                                       tile.column, tile.end_row, sums);
   }
   epilogue.Finish();
 }
@@ -177,7 +335,7 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
 // One block a multiprocessor for the whole launch: a producer and two
 // consumers. Limited by the tensor cores, a quarter of whose time the fp32
 // units need for the sums.
-template <typename Epilogue>
+template <typename Epilogue, bool kScalesRowsOfB, Fp8BlockSchedule kSchedule>
 __global__ void __launch_bounds__(BlockConfig::kNumThreads, 1)
     GemmFp8BlockKernel(const __grid_constant__ BlockParams p) {
   using C = BlockConfig;
@@ -190,7 +348,7 @@ __global__ void __launch_bounds__(BlockConfig::kNumThreads, 1)
   shared.scales = reinterpret_cast<float*>(
       shared.epilogue + C::kNumConsumers * C::kEpilogueBytes);
   shared.barriers =
-      reinterpret_cast<Barriers*>(shared.scales + C::kStages * C::kTileM);
+      reinterpret_cast<Barriers*>(shared.scales + C::kStages * C::kScales);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
       BarrierInit(&shared.barriers->full[stage], 1);
@@ -204,11 +362,12 @@ __global__ void __launch_bounds__(BlockConfig::kNumThreads, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ShrinkRegisters<C::kProducerRegisters>();
-    if (threadIdx.x == 0) ProduceBlocks(p, shared);
+    if (threadIdx.x == 0) ProduceBlocks<kScalesRowsOfB>(p, shared);
     __syncwarp();
   } else {
     GrowRegisters<C::kConsumerRegisters>();
-    ConsumeBlocks<Epilogue>(p, shared, warpgroup - 1);
+    ConsumeBlocks<Epilogue, kScalesRowsOfB, kSchedule>(p, shared,
+                                                       warpgroup - 1);
   }
   // A block stays while the other may still write to its shared memory.
   ClusterSync();
@@ -224,9 +383,15 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
         absl::StrCat(name, ": sizes are from 1 to ", kMost,
                      ", and k a multiple of ", kFp8Block));
   }
+  const bool has_rows = args.scales_of_b == Fp8ScalesOfB::kRows;
+  const int64_t num_groups = (args.n + kFp8Block - 1) / kFp8Block;
+  const int64_t least_b_scale =
+      has_rows                                           ? args.n
+      : args.scales_of_b == Fp8ScalesOfB::kTurnedSquares ? num_groups
+                                                         : args.k / kFp8Block;
   if (args.a_stride < args.k || args.b_stride < args.k ||
       args.c_stride < args.n || args.a_scale_stride < args.m ||
-      args.b_scale_stride < args.k / kFp8Block) {
+      args.b_scale_stride < least_b_scale || args.b_scale_stride > kMost) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ": a stride is shorter than its rows: ", args.a_stride, ", ",
         args.b_stride, " and ", args.c_stride, " of matrices, ",
@@ -234,16 +399,19 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
   }
   const int64_t c_unit = args.fp32_output ? 4 : 8;
   if (args.a_stride % 16 != 0 || args.b_stride % 16 != 0 ||
-      args.c_stride % c_unit != 0 || args.a_scale_stride % 4 != 0) {
+      args.c_stride % c_unit != 0 || args.a_scale_stride % 4 != 0 ||
+      (has_rows && args.b_scale_stride % 4 != 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         name,
-        ": strides of a, b, c and of a's scales are multiples of 16 "
+        ": strides of a, b, c and of the scales of rows are multiples of 16 "
         "bytes; got ",
-        args.a_stride, ", ", args.b_stride, ", ", args.c_stride, " and ",
-        args.a_scale_stride, " elements"));
+        args.a_stride, ", ", args.b_stride, ", ", args.c_stride, ", ",
+        args.a_scale_stride, " and ", args.b_scale_stride, " elements"));
   }
-  for (const void* address : {static_cast<const void*>(args.c), args.a, args.b,
-                              static_cast<const void*>(args.a_scale)}) {
+  for (const void* address :
+       {static_cast<const void*>(args.c), args.a, args.b,
+        static_cast<const void*>(args.a_scale),
+        static_cast<const void*>(has_rows ? args.b_scale : nullptr)}) {
     if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           name, ": addresses are multiples of 16 bytes; one is not"));
@@ -253,6 +421,14 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": adds to c in fp32 alone"));
   }
+  if (args.schedule != Fp8BlockSchedule::kFree && args.fp32_output) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": other schedules come with c in bf16 alone"));
+  }
+  if (has_rows && !args.fp32_output) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": scales of b's rows come with c in fp32 alone"));
+  }
   return absl::OkStatus();
 }
 
@@ -260,11 +436,12 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
 // clusters about square: 8 x 256 rows, 8 x 192 columns.
 constexpr int kBlockRaster = 8;
 
-template <typename Epilogue>
+template <typename Epilogue, bool kScalesRowsOfB,
+          Fp8BlockSchedule kSchedule = Fp8BlockSchedule::kFree>
 absl::Status LaunchBlock(const BlockParams& params, int num_clusters,
                          cudaStream_t stream) {
   using C = BlockConfig;
-  const auto kernel = GemmFp8BlockKernel<Epilogue>;
+  const auto kernel = GemmFp8BlockKernel<Epilogue, kScalesRowsOfB, kSchedule>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   cudaLaunchConfig_t config = {};
@@ -316,17 +493,34 @@ absl::Status LaunchGemmFp8BlockSm90(const GemmFp8BlockArgs& args,
   p.a_scale = args.a_scale;
   p.b_scale = args.b_scale;
   p.a_scale_stride = args.a_scale_stride;
-  p.b_scale_stride = static_cast<int>(args.b_scale_stride);
+  const bool is_by_group = args.scales_of_b == Fp8ScalesOfB::kSquares;
+  p.b_scale_stride = is_by_group ? static_cast<int>(args.b_scale_stride) : 1;
+  p.b_scale_block_stride = is_by_group ? 1 : args.b_scale_stride;
   const int most = num_multiprocessors == 0 ? limits.num_multiprocessors
                                             : num_multiprocessors;
   const int num_clusters =
       NumClusters(p.num_tile_rows * p.num_tile_columns, most / C::kCluster);
   if (!args.fp32_output) {
-    return LaunchBlock<StoreBf16<C>>(p, num_clusters, stream);
+    switch (args.schedule) {
+      case Fp8BlockSchedule::kFree:
+        break;
+      case Fp8BlockSchedule::kTurns:
+        return LaunchBlock<StoreBf16<C>, false, Fp8BlockSchedule::kTurns>(
+            p, num_clusters, stream);
+      case Fp8BlockSchedule::kHalves:
+        return LaunchBlock<StoreBf16<C>, false, Fp8BlockSchedule::kHalves>(
+            p, num_clusters, stream);
+    }
+    return LaunchBlock<StoreBf16<C>, false>(p, num_clusters, stream);
   }
-  return args.accumulate
-             ? LaunchBlock<StoreFp32<C, true>>(p, num_clusters, stream)
-             : LaunchBlock<StoreFp32<C, false>>(p, num_clusters, stream);
+  const auto launch = [&]<bool kScalesRowsOfB>() {
+    return args.accumulate ? LaunchBlock<StoreFp32<C, true>, kScalesRowsOfB>(
+                                 p, num_clusters, stream)
+                           : LaunchBlock<StoreFp32<C, false>, kScalesRowsOfB>(
+                                 p, num_clusters, stream);
+  };
+  return args.scales_of_b == Fp8ScalesOfB::kRows ? launch.operator()<true>()
+                                                 : launch.operator()<false>();
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/status.h"
+#include "kernels/optimizer/adamw_step.cuh"
 
 namespace millrace {
 namespace {
@@ -12,29 +13,22 @@ struct Constants {
   float gradient_scale;
 };
 
-// By repeated squaring: the bias corrections need 1 - beta^step to full double
-// precision.
-__device__ double Power(double base, int64_t exponent) {
-  double result = 1.0;
-  for (; exponent > 0; exponent /= 2) {
-    if (exponent % 2 == 1) result *= base;
-    base *= base;
-  }
-  return result;
-}
-
 __device__ Constants Fold(const PlainAdamWArgs& args) {
-  const double learning_rate = *args.learning_rate;
-  const double correction1 = 1.0 - Power(args.beta1, *args.step);
-  const double correction2 = 1.0 - Power(args.beta2, *args.step);
+  const gpu::StepFactors factors =
+      gpu::FactorsOf({.learning_rate = *args.learning_rate, .step = *args.step},
+                     {.beta1 = args.beta1,
+                      .beta2 = args.beta2,
+                      .weight_decay = args.weight_decay});
+  const gpu::MomentFactors moments =
+      gpu::MomentFactorsOf(args.beta1, args.beta2);
   return {
-      .keep = static_cast<float>(1.0 - learning_rate * args.weight_decay),
-      .beta1 = static_cast<float>(args.beta1),
-      .rest1 = static_cast<float>(1.0 - args.beta1),
-      .beta2 = static_cast<float>(args.beta2),
-      .rest2 = static_cast<float>(1.0 - args.beta2),
-      .step_size = static_cast<float>(learning_rate / correction1),
-      .root_factor = static_cast<float>(1.0 / sqrt(correction2)),
+      .keep = factors.keep,
+      .beta1 = moments.beta1,
+      .rest1 = moments.rest1,
+      .beta2 = moments.beta2,
+      .rest2 = moments.rest2,
+      .step_size = factors.step_size,
+      .root_factor = factors.root_factor,
       .epsilon = static_cast<float>(args.epsilon),
       .gradient_scale = args.clip_factor == nullptr ? 1.0f : *args.clip_factor};
 }

@@ -50,7 +50,8 @@ __device__ __forceinline__ float FastSquareRoot(float x) {
 struct MomentFactors {
   float beta1, rest1, beta2, rest2;
 };
-inline MomentFactors MomentFactorsOf(double beta1, double beta2) {
+__host__ __device__ inline MomentFactors MomentFactorsOf(double beta1,
+                                                         double beta2) {
   return {.beta1 = static_cast<float>(beta1),
           .rest1 = static_cast<float>(1.0 - beta1),
           .beta2 = static_cast<float>(beta2),

@@ -44,16 +44,15 @@ class OpPricing {
   void Add(const LayerOp& op, PhaseTime* phase) const {
     switch (op.kind) {
       case OpKind::kGemm:
-      case OpKind::kFloat8Gemm: {
+      case OpKind::kFloat8Gemm:
+      case OpKind::kFloat8BlockGemm: {
         const auto& gemm = std::get<GemmAttributes>(op.attributes);
-        phase->gemms += cost_.GemmSeconds(
-            {.m = gemm.m,
-             .n = gemm.n,
-             .k = gemm.k,
-             .format = op.kind == OpKind::kFloat8Gemm ? GemmFormat::kFloat8
-                                                      : GemmFormat::kAsStored,
-             .trans_a = gemm.trans_a,
-             .trans_b = gemm.trans_b});
+        phase->gemms += cost_.GemmSeconds({.m = gemm.m,
+                                           .n = gemm.n,
+                                           .k = gemm.k,
+                                           .format = FormatOfProduct(op.kind),
+                                           .trans_a = gemm.trans_a,
+                                           .trans_b = gemm.trans_b});
         break;
       }
       case OpKind::kGroupedGemm:

@@ -92,7 +92,7 @@ double ReachOfSize(const Rows& rows, const IsAlike& is_alike, int64_t bytes) {
 }
 
 GemmFormat FormatOf(const GemmTime& row) {
-  return row.is_float8 ? GemmFormat::kFloat8 : GemmFormat::kAsStored;
+  return FormatOfProduct(KindOf(row));
 }
 
 }  // namespace
@@ -341,8 +341,7 @@ double MeasuredTimes::RowSeconds(const OpShape& shape) const {
                           .k = f[2],
                           .trans_a = f[3] != 0,
                           .trans_b = f[4] != 0},
-                         kind == OpKind::kFloat8Gemm ? GemmFormat::kFloat8
-                                                     : GemmFormat::kAsStored);
+                         FormatOfProduct(kind));
     case ProfileTable::kAttention:
       return AttentionSeconds(kind, {.num_sequences = f[0],
                                      .sequence_length = f[1],
@@ -374,8 +373,8 @@ double MeasuredTimes::Reach(const OpShape& shape) const {
   switch (Describe(kind).profile) {
     case ProfileTable::kGemms:
       for (const GemmTime& row : profile_->gemms) {
-        if (row.is_float8 != (kind == OpKind::kFloat8Gemm) ||
-            row.trans_a != (f[3] != 0) || row.trans_b != (f[4] != 0)) {
+        if (KindOf(row) != kind || row.trans_a != (f[3] != 0) ||
+            row.trans_b != (f[4] != 0)) {
           continue;
         }
         nearest = std::min(nearest,
@@ -462,7 +461,7 @@ double MeasuredTimes::BestFlopsPerSecond() const {
   double peak = 0;
   const bool has_others = HasGemms(GemmFormat::kAsStored);
   for (const GemmTime& time : profile_->gemms) {
-    if (time.is_float8 && has_others) continue;
+    if (FormatOf(time) != GemmFormat::kAsStored && has_others) continue;
     peak = std::max(peak, 2.0 * static_cast<double>(time.m) *
                               static_cast<double>(time.n) *
                               static_cast<double>(time.k) / time.seconds);

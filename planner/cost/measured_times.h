@@ -34,8 +34,8 @@ class MeasuredTimes {
   MeasuredTimes(const HardwareProfile& profile,
                 const std::optional<SheetTimes>& sheet);
 
-  // The format is kAsStored or kFloat8; products of both have rows of their
-  // own.
+  // The format is kAsStored, kFloat8 or kFloat8Blocks; products of each have
+  // rows of their own.
   double GemmSeconds(const GemmAttributes& gemm,
                      GemmFormat format = GemmFormat::kAsStored) const;
   double AttentionSeconds(OpKind kind,

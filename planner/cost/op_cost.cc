@@ -70,14 +70,14 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
 }
 
 absl::Status CostModel::CheckTablesPrice(const Layout& layout) const {
-  if (profile_->precision == layout.precision &&
-      layout.gemm_format == GemmFormat::kFloat8 &&
-      !measured_->HasGemms(GemmFormat::kFloat8)) {
+  if (profile_->precision == layout.precision && IsFloat8(layout.gemm_format) &&
+      !measured_->HasGemms(layout.gemm_format)) {
+    const bool has_blocks = layout.gemm_format == GemmFormat::kFloat8Blocks;
     return absl::FailedPreconditionError(absl::StrCat(
         "hardware profile '", profile_->name,
-        "' has no times of 8-bit products (rows of gemms with float8: true), "
-        "which training.precision: ",
-        PrecisionName(layout),
+        "' has no times of 8-bit products (rows of gemms with ",
+        has_blocks ? "float8_blocks" : "float8",
+        ": true), which training.precision: ", PrecisionName(layout),
         " needs; measure one with millrace profile JOB"));
   }
   if (profile_->precision != layout.precision ||
@@ -167,9 +167,7 @@ double CostModel::SecondsAlone(const Layout& layout, OpKind kind,
   switch (Describe(kind).profile) {
     case ProfileTable::kGemms:
       return measured_->GemmSeconds(std::get<GemmAttributes>(attributes),
-                                    kind == OpKind::kFloat8Gemm
-                                        ? GemmFormat::kFloat8
-                                        : GemmFormat::kAsStored);
+                                    FormatOfProduct(kind));
     case ProfileTable::kAttention:
       return measured_->AttentionSeconds(
           kind, std::get<AttentionAttributes>(attributes));

@@ -10,6 +10,10 @@ namespace millrace {
 namespace {
 
 constexpr double kRoundedBytes = 2;  // For a gradient in bf16.
+// For a weight.
+constexpr double kMasterWeightBytes = 4;
+constexpr double kStoredWeightBytes = 2;
+constexpr double kWeightBytesInFloat8 = 1;
 
 }  // namespace
 
@@ -23,6 +27,14 @@ LayerLoad LoadOf(const LayerGraph& graph, const RankParameters& parameters,
     load.weight_gradient_bytes += element_bytes * count * k * (m + n);
   };
   for (const LayerOp& op : graph.ops) {
+    if (op.kind == OpKind::kFloat8Gemm && op.phase == Phase::kForward) {
+      const auto& product = std::get<GemmAttributes>(op.attributes);
+      load.parameters.float8 += static_cast<double>(product.n * product.k);
+    }
+    if (op.kind == OpKind::kFloat8BlockGemm && op.phase == Phase::kForward) {
+      const auto& product = std::get<GemmAttributes>(op.attributes);
+      load.parameters.copied += static_cast<double>(product.n * product.k);
+    }
     if (op.phase != Phase::kWeightGradient) continue;
     if (const auto* a = std::get_if<GemmAttributes>(&op.attributes)) {
       hold(1, a->m, a->n, a->k);
@@ -99,8 +111,9 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
       layout.rounds_gradients() ? kRoundedBytes : implementation.gradient_bytes;
   const double across_bytes =
       layout.rounds_across() ? kRoundedBytes : gradient_bytes;
+  // `float8`: those of the elements that are gathered in 8 bits.
   const auto add = [&](double count, double elements,
-                       const GroupPlacement& group) {
+                       const GroupPlacement& group, double float8 = 0) {
     if (count == 0 || elements <= 0 || group.size() <= 1) return;
     const auto seconds = [&](OpKind kind) {
       return cost.CollectiveSeconds(kind, gradient_bytes * elements, group);
@@ -122,19 +135,24 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
     longest = std::max(longest, reduce_s + across_s);
     if (layout.zero == 0) return;
     traffic.gather +=
-        count * cost.CollectiveSeconds(OpKind::kAllGather,
-                                       weight_bytes * elements, group);
+        count * cost.CollectiveSeconds(
+                    OpKind::kAllGather,
+                    weight_bytes * elements -
+                        (weight_bytes - kWeightBytesInFloat8) * float8,
+                    group);
   };
   const GroupPlacement replicas = ShardPlacement(layout, implementation);
-  // All kinds of dense layers have the same parameters.
+  // All kinds of dense layers have the same parameters, not all in 8 bits.
   const auto num_experts =
       static_cast<double>(stage.layers.of(LayerKind::kExperts));
   const double num_dense =
       static_cast<double>(stage.layers.total()) - num_experts;
   RankParameters dense;
+  double float8 = 0;  // Of all.
   for (const LayerKind kind : kLayerKinds) {
     if (kind == LayerKind::kExperts || stage.layers.of(kind) == 0) continue;
     dense = cut.layers.of(kind).parameters;
+    float8 += static_cast<double>(stage.layers.of(kind)) * dense.float8;
   }
   const RankParameters& experts = cut.layers.of(LayerKind::kExperts).parameters;
   const auto hidden = static_cast<double>(model.hidden);
@@ -142,7 +160,8 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
       static_cast<double>(model.num_layer_norms()) * hidden;
   const double norms =
       layer_norms * (num_dense + num_experts) + (stage.has_head ? hidden : 0);
-  add(num_dense, dense.dense - layer_norms, replicas);
+  add(num_dense, dense.dense - layer_norms, replicas,
+      num_dense > 0 ? float8 / num_dense : 0);
   add(num_experts, experts.dense - layer_norms, replicas);
   add(num_experts, experts.experts, ExpertReplicaGroup(layout, implementation));
   if (stage.has_embedding) add(1, cut.embedding.parameters.dense, replicas);
@@ -162,8 +181,10 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
 }
 
 // `slice` is the rank's part of what its group holds.
+// `float8`: the part of `owned` in 8 bits.
 double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
-                                double held, double owned, double slice) {
+                                double held, double owned, double slice,
+                                double float8) {
   const auto seconds = [&](OpKind kind, double elements) {
     const OptimizerAttributes bucket{
         .num_elements = static_cast<int64_t>(elements), .data_sharded = false};
@@ -183,6 +204,12 @@ double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
   if (layout.shards_gradients()) {
     sum += (layout.num_microbatches - 1) *
            seconds(OpKind::kAccumulateGradients, owned);
+  }
+  if (float8 > 0) {
+    const WeightBucketAttributes weights{
+        .num_elements = static_cast<int64_t>(float8), .data_sharded = false};
+    sum += tables.Seconds(layout, OpKind::kWeightAmax, weights) +
+           tables.Seconds(layout, OpKind::kQuantizeWeights, weights);
   }
   if (layout.num_ranks() > 1) {
     sum += tables.Seconds(
@@ -211,8 +238,8 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
   traffic.buckets = std::max(static_cast<double>(stage.layers.total()),
                              (parameters.dense + parameters.experts) /
                                  std::max(kBucketElements, 1e6 * layout.data));
-  constexpr double kWeightBytes = 2;
-  auto add = [&](double elements, const GroupPlacement& group) {
+  auto add = [&](double elements, const GroupPlacement& group,
+                 double float8 = 0) {
     if (elements <= 0 || group.size() <= 1) return;
     auto seconds = [&](OpKind kind, double bytes) {
       return traffic.buckets *
@@ -241,9 +268,13 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
       traffic.reduce += seconds(OpKind::kAllGather, gradient_bytes);
       return;
     }
-    traffic.gather += seconds(OpKind::kAllGather, kWeightBytes);
+    traffic.gather += seconds(
+        OpKind::kAllGather,
+        kStoredWeightBytes -
+            (kStoredWeightBytes - kWeightBytesInFloat8) * float8 / elements);
   };
-  add(parameters.dense, ShardPlacement(layout, implementation));
+  add(parameters.dense, ShardPlacement(layout, implementation),
+      parameters.float8);
   add(parameters.experts, ExpertReplicaGroup(layout, implementation));
   return traffic;
 }
@@ -258,10 +289,12 @@ double OptimizerSeconds(const Layout& layout,
   const double slice = parameters.dense / replicas +
                        parameters.experts / NumExpertReplicas(layout);
   const double owned = layout.zero >= 1 ? slice : all;
+  const double float8 =
+      layout.zero >= 1 ? parameters.float8 / replicas : parameters.float8;
   if (!cost.HasSheet()) {
     const HardwareProfile& profile = cost.profile();
     return ContentionOf(NumComputing(layout, profile), profile) *
-           MeasuredOptimizerSeconds(layout, cost, all, owned, slice);
+           MeasuredOptimizerSeconds(layout, cost, all, owned, slice, float8);
   }
   const double held = layout.zero >= 2 ? owned : all;
   // AdamW reads the gradient and reads and writes master weight and both
@@ -272,6 +305,9 @@ double OptimizerSeconds(const Layout& layout,
       2 * (implementation.optimizer_bytes - saved_bytes) + 2;
   double bytes = owned * (state_bytes + 2 * implementation.gradient_bytes) +
                  held * implementation.gradient_bytes;
+  // Weights in 8 bits are read twice, and written in fewer bytes.
+  bytes += float8 *
+           (2 * kMasterWeightBytes + kWeightBytesInFloat8 - kStoredWeightBytes);
   if (layout.rounds_gradients()) {
     // All are rounded and what this rank gets of them is widened, after each
     // micro-batch where gradients are sharded.
@@ -323,6 +359,8 @@ StageLoad MeanLoad(const CutLoads& cut, const StageKind& whole,
   StageLoad load = LoadOfStage(cut, whole, 0);
   load.parameters.dense /= num_stages;
   load.parameters.experts /= num_stages;
+  load.parameters.float8 /= num_stages;
+  load.parameters.copied /= num_stages;
   load.activation_bytes /= num_stages;
   load.end_parameters = load.largest_end = 0;
   load.end_working_bytes = 0;
@@ -335,6 +373,8 @@ StageLoad MeanLoad(const CutLoads& cut, const StageKind& whole,
     const LayerLoad& layer = cut.layers.of(kind);
     load.layer_parameters =
         std::min(load.layer_parameters, size(layer.parameters));
+    // More in 8 bits take less room while they are gathered.
+    load.layer_float8 = std::max(load.layer_float8, layer.parameters.float8);
     load.layer_working_bytes =
         std::min(load.layer_working_bytes, layer.working_bytes);
   }

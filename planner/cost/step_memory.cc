@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kFp32Bytes = 4;
 constexpr double kBfloat16Bytes = 2;
+constexpr double kFloat8Bytes = 1;
 
 // Rounds what is not negative, without the call that std::llround() is.
 int64_t Bytes(double value) { return static_cast<int64_t>(value + 0.5); }
@@ -90,6 +91,28 @@ double WholeGradientBytes(const Layout& layout,
                   (in_use + kBfloat16Bytes) * layer + kBfloat16Bytes * before);
 }
 
+// Bytes that weights in 8 bits take, beyond those that they would take as
+// stored, which they are not where there are master weights. A rank has its
+// slices as rows, or all as rows and transposed.
+double ExtraBytesOfFloat8(const Layout& layout, double weight_bytes,
+                          const StageLoad& load) {
+  const double stored = RecipeOf(layout).has_masters() ? weight_bytes : 0;
+  const double ranks = static_cast<double>(layout.group_data());
+  return layout.shards_parameters()
+             ? (kFloat8Bytes - stored) * load.parameters.float8 / ranks
+             : (2 * kFloat8Bytes - stored) * load.parameters.float8 +
+                   2 * kFloat8Bytes * load.parameters.copied;
+}
+
+// Bytes of whole buckets of weights: the one in use, and the next. A backward
+// pass transposes one matrix in 8 bits at a time, about half of a layer.
+double GatheredBytes(double weight_bytes, const StageLoad& load) {
+  const double float8 = kFloat8Bytes * load.layer_float8;
+  const double layer =
+      weight_bytes * (load.layer_parameters - load.layer_float8) + float8;
+  return layer + std::max(layer, weight_bytes * load.largest_end) + float8 / 2;
+}
+
 StepMemory MemoryOfBuckets(const Layout& layout,
                            const Implementation& implementation,
                            const StageLoad& load) {
@@ -103,16 +126,14 @@ StepMemory MemoryOfBuckets(const Layout& layout,
       implementation.optimizer_bytes - SavedOfMoments(layout) -
       (RecipeOf(layout).has_masters() ? 0 : kFp32Bytes);
   StepMemory memory;
-  memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
+  memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all) +
+                            ExtraBytesOfFloat8(layout, weight_bytes, load));
   memory.gradients =
       Bytes(implementation.gradient_bytes * (layout.zero >= 2 ? slice : all));
   memory.optimizer = Bytes(optimizer_bytes * (layout.zero >= 1 ? slice : all));
-  // Whole buckets: the one in use, and the next or the one being reduced.
-  const double in_flight =
-      load.layer_parameters + std::max(load.layer_parameters, load.largest_end);
   double whole_bytes = 0;
   if (layout.data * layout.context > 1) {
-    if (layout.zero >= 3) whole_bytes += weight_bytes * in_flight;
+    if (layout.zero >= 3) whole_bytes += GatheredBytes(weight_bytes, load);
     whole_bytes += WholeGradientBytes(layout, implementation, load);
   }
   memory.working = std::max(load.layer_working_bytes, load.end_working_bytes) +
@@ -128,6 +149,9 @@ void AddLayers(const LayerLoad& layer, int64_t count, StageLoad* stage) {
   const RankParameters& parameters = layer.parameters;
   stage->parameters.dense += number * parameters.dense;
   stage->parameters.experts += number * parameters.experts;
+  stage->parameters.float8 += number * parameters.float8;
+  stage->parameters.copied += number * parameters.copied;
+  stage->layer_float8 = std::max(stage->layer_float8, parameters.float8);
   stage->layer_parameters =
       std::max(stage->layer_parameters, parameters.dense + parameters.experts);
   stage->activation_bytes += count * layer.activation_bytes;

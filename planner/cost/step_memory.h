@@ -43,6 +43,7 @@ struct StageLoad {
   RankParameters parameters;
   double end_parameters = 0;    // The embedding's and the head's part of these.
   double layer_parameters = 0;  // The largest layer's.
+  double layer_float8 = 0;      // The part of these in 8 bits.
   double largest_end = 0;       // The larger of the embedding's and the head's.
   int64_t activation_bytes = 0;
   int64_t weight_gradient_bytes = 0;

@@ -183,9 +183,7 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
       answers.next_step.empty()
           ? ""
           : NamedLine("levers", NextStepText(plan, answers.next_step)),
-      answers.float8.has_value()
-          ? NamedLine("in 8 bits", Float8GainText(plan, *answers.float8))
-          : "");
+      NamedLine("in 8 bits", Float8GainText(plan, answers.float8)));
 }
 
 std::string SearchText(const Plan& plan) {

@@ -27,7 +27,7 @@ struct PlanAnswers {
   std::string devices_from;
   std::optional<LayoutParts> parts;       // Parts of the plan's layout.
   std::vector<SensitivityRow> next_step;  // FindNextStep().
-  std::optional<Float8Gain> float8;       // FindFloat8Gain().
+  std::vector<Float8Gain> float8;         // FindFloat8Gains().
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
   std::optional<GoodputReport> goodput;    // If the job asks for it.

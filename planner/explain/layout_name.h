@@ -22,7 +22,7 @@ namespace millrace {
 //   zero    ZeRO stage
 //   rc-     ops that are recomputed: "rc-full", "rc-norm+act"; "rc-act@62" if
 //           62 stages recompute at most these and the others less or nothing
-//   fp8, fp4
+//   fp8, fp8_blockwise, fp4
 //   gr-bf16, gr-across
 //           gradients reduced in bf16: all, or between data groups alone
 //   zb (zero bubble), list (list-scheduled)

@@ -4,8 +4,8 @@
 #define MILLRACE_PLANNER_EXPLAIN_PRECISION_GAIN_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "planner/explain/what_if.h"
 #include "planner/search/plan.h"
@@ -13,7 +13,8 @@
 namespace millrace {
 
 struct Float8Gain {
-  // The chosen layout with training.precision: fp8.
+  std::string precision;  // The value of training.precision: "fp8".
+  // The chosen layout with that precision.
   double step_time_s = 0;
   int64_t memory_bytes = 0;  // On the rank that uses most.
   // Not empty: why there is no such figure, for one since the shapes forbid
@@ -21,16 +22,17 @@ struct Float8Gain {
   std::string unknown;
 };
 
-// The gain with the layout kept, so a search may find more. Empty if the job
-// does not train in bf16 or the device has no 8-bit products. `chosen` is the
-// plan for `planned`.
-std::optional<Float8Gain> FindFloat8Gain(const PlanningCase& planned,
-                                         const Plan& chosen,
-                                         const Planner& planner);
+// The gain of each recipe in 8 bits with the layout kept, so a search may find
+// more. Empty if the job does not train in bf16 or the device has no 8-bit
+// products. `chosen` is the plan for `planned`.
+std::vector<Float8Gain> FindFloat8Gains(const PlanningCase& planned,
+                                        const Plan& chosen,
+                                        const Planner& planner);
 
 // "423 ms a step with training.precision: fp8, 16.4 % less, and 61.3 GiB a
-// rank", or why that is not known.
-std::string Float8GainText(const Plan& chosen, const Float8Gain& gain);
+// rank", or why that is not known; then the next recipe's after a semicolon.
+std::string Float8GainText(const Plan& chosen,
+                           const std::vector<Float8Gain>& gains);
 
 }  // namespace millrace
 

@@ -1,5 +1,6 @@
 #include "planner/fleet/plan_templates.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,6 +23,15 @@ PlanTemplate TemplateOf(const Plan& plan, int32_t num_lost_nodes,
           .search_seconds = plan.search_seconds};
 }
 
+// A layout that uses fewer than all devices is sometimes much faster, but
+// nobody expects half of them to be idle: at most an eighth, or as many as it
+// takes to have a layout at all.
+int32_t LeastDevices(const JobSpec& job, int32_t num_devices) {
+  int32_t most = num_devices;
+  while (most > 1 && !CheckLayouts(job, most).ok()) --most;
+  return std::min(most, num_devices - num_devices / 8);
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
@@ -34,15 +44,7 @@ absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                      input.num_devices, " devices: none is left"));
   }
   if (!left.allows_plan_only) {
-    // Workers use all devices of a run.
-    const int32_t most = left.num_devices;
-    while (left.num_devices > 1 &&
-           !CheckLayouts(left.job, left.num_devices).ok()) {
-      --left.num_devices;
-    }
-    ASSIGN_OR_RETURN(Plan plan, FindPlan(left, cost));
-    plan.num_idle_devices = most - left.num_devices;
-    return plan;
+    left.least_devices = LeastDevices(left.job, left.num_devices);
   }
   return FindPlan(left, cost);
 }

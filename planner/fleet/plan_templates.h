@@ -37,11 +37,11 @@ class PlanTemplates {
   // `devices_per_node`, which are all alike. `whole` is the plan of `input`.
   // The global batch, and with it the training, stays the same.
   //
-  // The plan stays while its idle devices make up for the lost ones. If no
-  // layout uses all remaining devices, takes the most devices that one can use.
-  // Ends early, without an error, if the remaining devices have no plan, even
-  // for the first lost node; but errors of the profile are FindPlan()'s.
-  // Returns InvalidArgument for sizes below one.
+  // The plan stays while its idle devices make up for the lost ones. Other
+  // plans may leave remaining devices idle. Ends early, without an error, if
+  // the remaining devices have no plan, even for the first lost node; but
+  // errors of the profile are FindPlan()'s. Returns InvalidArgument for sizes
+  // below one.
   static absl::StatusOr<PlanTemplates> Create(const SearchInput& input,
                                               const Plan& whole,
                                               const CostModel& cost,
@@ -64,10 +64,9 @@ class PlanTemplates {
   absl::Status end_;
 };
 
-// Plans the rest of `input` without `num_lost_devices`. If no layout uses all
-// of them, takes the most that one can use. Skips the simulation
-// (SearchInput::simulates), since a job waits for the plan. Returns
-// FindPlan()'s errors.
+// Plans the rest of `input` without `num_lost_devices`. For a run the layout
+// may leave an eighth of the others idle, or as many as it takes to have a
+// layout. Returns FindPlan()'s errors.
 absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                             const CostModel& cost);
 

@@ -25,8 +25,8 @@ absl::Status TakePrecision(const std::string& precision, Layout& layout) {
   const PrecisionRecipe* recipe = FindRecipe(precision);
   if (recipe == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("training.precision: only fp32, bf16, fp8 and fp4 can be "
-                     "exported, found '",
+        absl::StrCat("training.precision: only fp32, bf16, fp8, fp8_blockwise "
+                     "and fp4 can be exported, found '",
                      precision, "'"));
   }
   if (layout.precision == Precision::kFloat32) {

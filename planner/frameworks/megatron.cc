@@ -43,6 +43,10 @@ void AddPrecision(Export& out, KeyValues& flags) {
       flags.Set("fp8-format", "hybrid");
       flags.Set("fp8-recipe", "tensorwise");
       break;
+    case GemmFormat::kFloat8Blocks:
+      flags.Set("fp8-format", "e4m3");
+      flags.Set("fp8-recipe", "blockwise");
+      break;
     case GemmFormat::kFloat4:
       flags.Set("fp4-format", "e2m1");
       flags.Set("fp4-recipe", "nvfp4");

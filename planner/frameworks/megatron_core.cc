@@ -125,6 +125,10 @@ void AddBridgePrecision(Export& out, KeyValues& overrides) {
           "fp8: this precision recipe leaves the products of the first and of "
           "the last layer in bf16");
       break;
+    case GemmFormat::kFloat8Blocks:
+      overrides.Set("mixed_precision",
+                    "bf16_with_fp8_subchannel_scaling_mixed");
+      break;
     case GemmFormat::kFloat4:
       overrides.Set("mixed_precision", "bf16_with_nvfp4_mixed");
       break;
@@ -187,6 +191,10 @@ void AddNemoPrecision(Export& out, KeyValues& overrides) {
     case GemmFormat::kFloat8:
       overrides.Set("trainer.plugins.fp8", "hybrid");
       overrides.Set("trainer.plugins.fp8_recipe", "tensorwise");
+      break;
+    case GemmFormat::kFloat8Blocks:
+      overrides.Set("trainer.plugins.fp8", "e4m3");
+      overrides.Set("trainer.plugins.fp8_recipe", "blockwise");
       break;
     case GemmFormat::kFloat4:
       out.differences.push_back(

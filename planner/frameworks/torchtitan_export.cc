@@ -280,6 +280,12 @@ void AddTorchtitanPrecision(Export& out, KeyValues& toml) {
           "compile.enable");
       break;
     }
+    case GemmFormat::kFloat8Blocks:
+      out.differences.push_back(
+          "fp8_blockwise: torchtitan has no dense 8-bit products with scales "
+          "for blocks on Hopper, so that bf16 ones run; they are slower than "
+          "planned");
+      break;
     case GemmFormat::kFloat4:
       out.differences.push_back(
           "fp4: torchtitan has no 4-bit products, so that bf16 ones run; they "

@@ -177,12 +177,12 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
   const GemmFormat format =
       low_precision ? layout_.gemm_format : GemmFormat::kAsStored;
   const bool by_op = low_precision && quantizes_by_op();
-  const OpKind kind = by_op           ? OpKind::kFloat8Gemm
+  const OpKind kind = by_op           ? float8_product()
                       : is_of_experts ? OpKind::kGroupedGemm
                       : low_precision ? OpKind::kScaledGemm
                                       : OpKind::kGemm;
   const auto attributes = [&](const GemmAttributes& gemm) -> OpAttributes {
-    if (kind == OpKind::kGemm || kind == OpKind::kFloat8Gemm) return gemm;
+    if (kind == OpKind::kGemm || by_op) return gemm;
     return GroupedGemmAttributes{.m = gemm.m,
                                  .n = gemm.n,
                                  .k = gemm.k,
@@ -218,7 +218,7 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
                                    .accumulate = !layout_.shards_gradients()});
   }
   if (!by_op) return;
-  Backward(Phase::kInputGradient, OpKind::kQuantizeFloat8,
+  Backward(Phase::kInputGradient, float8_copy(),
            QuantizeAttributes{.rows = tokens, .cols = out});
 }
 

@@ -144,9 +144,11 @@ class LayerWriter {
   void KeepNormed(int64_t width);
   // Bytes of an element that products read and nothing else does.
   double product_input_bytes() const;
-  // Bytes of both copies of an element that kQuantizeFloat8 makes; 0 where the
+  // Bytes of both copies of an element that an op of its own makes; 0 where the
   // layer has no such ops.
-  double copy_bytes() const { return quantizes_by_op() ? 2 : 0; }
+  double copy_bytes() const {
+    return quantizes_by_op() ? 2 * quantized_bytes() : 0;
+  }
 
   // Bytes that live only while a block is computed: the largest block's count.
   void Work(double bytes);
@@ -157,8 +159,11 @@ class LayerWriter {
   bool quantizes() const {
     return layout_.gemm_format != GemmFormat::kAsStored;
   }
-  // Whether the layer's products read copies that kQuantizeFloat8 makes.
+  // Whether the layer's products read copies that ops of their own make.
   bool quantizes_by_op() const;
+  // These ops, and the products of the copies.
+  OpKind float8_copy() const;
+  OpKind float8_product() const;
   double quantized_bytes() const;
   bool in_graph() const;
   // Whether SelectiveRecompute names the piece.
@@ -177,8 +182,8 @@ class LayerWriter {
   // Copies of the product's input, for the product and its weight gradient.
   void QuantizeInput(Piece piece, const LinearShape& shape);
   // Has the op that writes what is copied find its largest magnitude as well.
-  // False if its kernels cannot.
-  static bool AskForAmax(LayerOp* writer);
+  // False if its kernels cannot, or the copies have scales for blocks.
+  bool AskForAmax(LayerOp* writer) const;
   // The same for all gradients that are copied, once all ops are stated.
   void AskForAmaxOfGradients();
 

@@ -20,14 +20,28 @@ Piece InputOf(Piece product) {
 }  // namespace
 
 bool LayerWriter::quantizes_by_op() const {
-  return layout_.gemm_format == GemmFormat::kFloat8 && style_.quantizes_by_op &&
+  return IsFloat8(layout_.gemm_format) && style_.quantizes_by_op &&
          layout_.context == 1 && model_.moe.num_experts == 0 &&
          model_.mla.kv_rank == 0;
 }
 
+OpKind LayerWriter::float8_copy() const {
+  return layout_.gemm_format == GemmFormat::kFloat8Blocks
+             ? OpKind::kQuantizeFloat8Blocks
+             : OpKind::kQuantizeFloat8;
+}
+
+OpKind LayerWriter::float8_product() const {
+  return layout_.gemm_format == GemmFormat::kFloat8Blocks
+             ? OpKind::kFloat8BlockGemm
+             : OpKind::kFloat8Gemm;
+}
+
 double LayerWriter::quantized_bytes() const {
-  if (quantizes_by_op()) return Describe(FormatId::kFloat8).bytes;
-  return Describe(RecipeOf(layout_).product).stored_bytes();
+  const NumericFormat& product = Describe(RecipeOf(layout_).product);
+  const bool has_one_scale =
+      quantizes_by_op() && layout_.gemm_format == GemmFormat::kFloat8;
+  return has_one_scale ? product.bytes : product.stored_bytes();
 }
 
 double LayerWriter::product_input_bytes() const {
@@ -35,7 +49,9 @@ double LayerWriter::product_input_bytes() const {
   return quantizes() && keeps_copies ? quantized_bytes() : element_bytes_;
 }
 
-bool LayerWriter::AskForAmax(LayerOp* writer) {
+bool LayerWriter::AskForAmax(LayerOp* writer) const {
+  // Blocks are small enough that the op which copies them finds theirs.
+  if (float8_copy() != OpKind::kQuantizeFloat8) return false;
   if (!CanFindAmax(writer->kind)) return false;
   std::visit(
       [](auto& attributes) {
@@ -64,14 +80,12 @@ void LayerWriter::QuantizeInput(Piece piece, const LinearShape& shape) {
                                .cols = shape.in,
                                .amax_given = AskForAmax(&graph_.ops.back()),
                                .keeps_transposed = !repeats_input};
-  graph_.ops.push_back(
-      MakeOp(Phase::kForward, OpKind::kQuantizeFloat8, copies, 1));
+  graph_.ops.push_back(MakeOp(Phase::kForward, float8_copy(), copies, 1));
   if (repeats_input) {
     copies.amax_given = AskForAmax(&recompute_.back());
     copies.keeps_rows = repeats_product;
     copies.keeps_transposed = true;
-    recompute_.push_back(
-        MakeOp(Phase::kRecompute, OpKind::kQuantizeFloat8, copies, 1));
+    recompute_.push_back(MakeOp(Phase::kRecompute, float8_copy(), copies, 1));
   } else if (repeats_product) {
     // The product runs again on the copy that it read before.
     Keep(input, quantized_bytes() * AsDouble(shape.tokens * shape.in));

@@ -121,13 +121,21 @@ struct ResourceSpec {
 };
 
 struct CheckpointSpec {
-  std::string directory;       // Empty: "checkpoints" in the run directory.
+  // A folder, or s3://BUCKET/PREFIX. Empty: "checkpoints" in the run directory.
+  std::string directory;
   int64_t interval_steps = 0;  // 0: only at the end.
-  bool at_end = true;          // After the last step of the job.
+  // "fixed": every interval_steps; "auto": from what a checkpoint costs and how
+  // often the job fails.
+  std::string policy = "fixed";
+  bool at_end = true;  // After the last step of the job.
   int32_t keep = 2;
+  bool is_periodic() const { return interval_steps > 0 || policy == "auto"; }
   // "auto": the newest whole checkpoint in `directory`, if any; "none"; or the
   // path of one checkpoint.
   std::string resume = "auto";
+  // The server and the region of s3:// paths. Empty: as the environment says.
+  std::string endpoint;
+  std::string region;
   friend bool operator==(const CheckpointSpec&,
                          const CheckpointSpec&) = default;
 };

@@ -21,6 +21,7 @@
 #include "base/status_macros.h"
 #include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
+#include "planner/job/object_path.h"
 #include "planner/job/subnet.h"
 #include "planner/layout/numeric_format.h"
 #include "planner/text/nearest_word.h"
@@ -299,6 +300,12 @@ class JobReader {
                          job_.training.num_steps, ", found ",
                          optimizer.warmup_steps));
     }
+    if (job_.checkpoint.policy == "auto" &&
+        job_.checkpoint.interval_steps > 0) {
+      Error(LineOf("checkpoint.interval_steps"), "checkpoint.interval_steps",
+            "given together with checkpoint.policy auto, which chooses the "
+            "interval; keep one of the two");
+    }
     if (job_.fault.heartbeat_timeout_ms <= job_.fault.heartbeat_interval_ms) {
       Error(LineOf("fault.heartbeat_timeout_ms"), "fault.heartbeat_timeout_ms",
             absl::StrCat("expected above heartbeat_interval_ms ",
@@ -321,12 +328,16 @@ class JobReader {
                          " is trained on GPUs only; set resources.backend: "
                          "cuda, or precision: fp32"));
     }
-    if (job_.model.stored_end_layers > 0 && precision != "fp8") {
+    if (job_.model.stored_end_layers > 0 &&
+        (recipe == nullptr || !IsFloat8(recipe->gemm_format))) {
       Error(LineOf("training.bf16_end_layers"), "training.bf16_end_layers",
             absl::StrCat("expected 0 where training.precision is ", precision,
                          ", found ", job_.model.stored_end_layers,
                          "; layers are left out of 8 bits alone, so set "
                          "precision: fp8 or leave this key out"));
+    }
+    for (const auto& [key, what] : ProblemsOfObjectKeys(job_)) {
+      Error(LineOf(key), key, what);
     }
     CheckOneSource();
     CheckFrom();

@@ -90,11 +90,15 @@ const JobKey kOtherKeys[] = {
      .doc = "What forward and backward compute in. bf16, on cuda only, keeps "
             "gradients, weights of norms, master weights and moments in fp32. "
             "fp8 is the same with products of layers in 8 bits; on cpu, which "
-            "computes what a GPU would, all else is fp32. fp4 is planned only.",
-     .choices = "fp32|bf16|fp8|fp4"},
+            "computes what a GPU would, all else is fp32. A tensor has one "
+            "scale; with fp8_blockwise each 128 numbers along the inner dim "
+            "have one, and weights one for each 128 x 128. fp4 is planned "
+            "only.",
+     .choices = "fp32|bf16|fp8|fp8_blockwise|fp4"},
     {NAMED_KEY("training.bf16_end_layers", model.stored_end_layers),
-     .doc = "With precision fp8, so many first and so many last layers "
-            "multiply in bf16 (on cpu, in fp32), as those nearest to embedding "
+     .doc = "With precision fp8 or fp8_blockwise, so many first and so many "
+            "last layers multiply in bf16 (on cpu, in fp32), as those nearest "
+            "to embedding "
             "and loss suffer most from 8 bits. 0: none.",
      .range = {0, 10000}},
     {KEY(training.gradient_reduction),
@@ -153,7 +157,8 @@ const JobKey kOtherKeys[] = {
     {KEY(training.optimizer.moments),
      .doc = "What moments are kept in. bf16 halves their memory and rounds at "
             "random; 8bit quarters it, with a scale for 256 numbers. "
-            "Checkpoints hold fp32.", .choices = "fp32|bf16|8bit"},
+            "Checkpoints hold fp32.",
+     .choices = "fp32|bf16|8bit"},
 
     {KEY(resources.backend),
      .doc = "What computes: cpu cores, or NVIDIA GPUs by cuda.",
@@ -234,10 +239,19 @@ const JobKey kOtherKeys[] = {
      .choices = "auto|1f1b|zero_bubble|list|interleaved"},
 
     {KEY(checkpoint.directory),
-     .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory."},
+     .doc = "Where checkpoints go: a folder, or s3://BUCKET/PREFIX in a bucket "
+            "of an S3-compatible server (docs/checkpoint.md). Empty: "
+            "checkpoints/ in the run directory."},
     {KEY(checkpoint.interval_steps),
      .doc = "Steps between checkpoints; 0 writes none between.",
      .range = {0, kMaximumInteger}},
+    {KEY(checkpoint.policy),
+     .doc = "fixed: a checkpoint every interval_steps. auto: as often as loses "
+            "least time, by what checkpoints of this run have cost and how "
+            "often devices fail: goodput.mean_time_between_failures_hours if "
+            "it is given, else 50,000 hours a device, and what failed in this "
+            "run (docs/checkpoint.md).",
+     .choices = "fixed|auto"},
     {KEY(checkpoint.at_end),
      .doc = "Whether one is written after the last step. When a run is "
             "stopped early, one always is, unless its hosts share no folder "
@@ -248,6 +262,13 @@ const JobKey kOtherKeys[] = {
      .doc =
          "auto: from the newest whole checkpoint in directory, if any; none; "
          "or the path of one checkpoint."},
+    {KEY(checkpoint.endpoint),
+     .doc = "The server of s3:// paths, such as http://minio:9000, which is "
+            "asked for http://minio:9000/BUCKET/KEY. Empty: AWS_ENDPOINT_URL_S3 "
+            "or AWS_ENDPOINT_URL of the environment, else Amazon's."},
+    {KEY(checkpoint.region),
+     .doc = "The region of the bucket. Empty: AWS_REGION or AWS_DEFAULT_REGION "
+            "of the environment, else us-east-1."},
 
     {NAMED_KEY("export.every", exports.every),
      .doc = "Steps between exports of the weights, which are written from "
@@ -437,9 +458,9 @@ std::span<const JobKey> JobKeys() {
 
 const JobKey* FindJobKey(absl::string_view path) {
   const std::span<const JobKey> keys = JobKeys();
-  const auto found = std::find_if(
-      keys.begin(), keys.end(),
-      [path](const JobKey& key) { return path == key.path; });
+  const auto found =
+      std::find_if(keys.begin(), keys.end(),
+                   [path](const JobKey& key) { return path == key.path; });
   return found == keys.end() ? nullptr : &*found;
 }
 

@@ -19,6 +19,7 @@ struct LayoutSpace {
   ModelSpec model;
   int64_t global_batch;
   int32_t num_devices;
+  int32_t least_devices = 1;  // Layouts of a LayoutTree use so many at least.
   Precision precision = Precision::kFloat32;
   // Absent: the search chooses between fp32 and bf16 for what hosts send each
   // other alone.

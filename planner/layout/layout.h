@@ -200,7 +200,7 @@ void SetRecompute(absl::string_view key, Layout* layout);
 void SetRecompute(const StageRecomputes& stages, Layout* layout);
 
 // The formats that the layout computes in, and their name in jobs and plans:
-// "fp32", "bf16", "fp8" or "fp4".
+// "fp32", "bf16", "fp8", "fp8_blockwise" or "fp4".
 const PrecisionRecipe& RecipeOf(const Layout& layout);
 const char* PrecisionName(const Layout& layout);
 

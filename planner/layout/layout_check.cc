@@ -55,10 +55,13 @@ absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
   return absl::OkStatus();
 }
 
-// Products of 8-bit copies read rows of whole 16 bytes, and every dim of a
-// layer's products is the length of a row in one of them.
+// Products of 8-bit copies read rows of whole 16 bytes, or of whole blocks that
+// share a scale. Every dim of a layer's products is the length of a row in one
+// of them.
 absl::Status ValidateFloat8(const ModelSpec& model, const Layout& layout) {
-  constexpr int64_t kRowMultiple = 16;
+  constexpr int64_t kAlignment = 16;
+  const bool has_blocks = layout.gemm_format == GemmFormat::kFloat8Blocks;
+  const int64_t multiple = has_blocks ? kFloat8Block : kAlignment;
   const int64_t tensor = layout.tensor;
   const int64_t heads = model.num_heads / tensor;
   const int64_t kv_heads = model.num_kv_heads / tensor;
@@ -75,13 +78,15 @@ absl::Status ValidateFloat8(const ModelSpec& model, const Layout& layout) {
        model.sequence_length * layout.micro_batch},
   };
   for (const auto& [what, value] : dims) {
-    if (value % kRowMultiple == 0) continue;
-    const int64_t below = value / kRowMultiple * kRowMultiple;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "training.precision fp8 needs ", what, " to be a multiple of ",
-        kRowMultiple, ", and it is ", value, "; the nearest that work are ",
-        below > 0 ? absl::StrCat(below, " and ") : "", below + kRowMultiple,
-        ", or set training.precision to bf16"));
+    if (value % multiple == 0) continue;
+    const int64_t below = value / multiple * multiple;
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.precision ", PrecisionName(layout), " needs ",
+                     what, " to be a multiple of ", multiple, ", and it is ",
+                     value, "; the nearest that work are ",
+                     below > 0 ? absl::StrCat(below, " and ") : "",
+                     below + multiple, ", or set training.precision to ",
+                     has_blocks ? "fp8 or " : "", "bf16"));
   }
   return absl::OkStatus();
 }
@@ -210,7 +215,7 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
         model.num_layers, " or less"));
   }
   RETURN_IF_ERROR(ValidateTensor(model, layout));
-  if (layout.gemm_format == GemmFormat::kFloat8) {
+  if (IsFloat8(layout.gemm_format)) {
     RETURN_IF_ERROR(ValidateFloat8(model, layout));
   }
   return ValidateBatch(layout, global_batch);

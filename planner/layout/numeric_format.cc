@@ -33,8 +33,8 @@ constexpr MomentDescriptor kMomentFormats[] = {
 
 using enum FormatId;
 
-// Scales of 8 bits are those of MXFP8, of 4 bits those of NVFP4. Our workers'
-// 8-bit copies have one scale a tensor.
+// Scales of kFloat8 are those of MXFP8, of 4 bits those of NVFP4. Our workers'
+// copies in kFloat8 have one scale a tensor.
 constexpr NumericFormat kFormats[] = {
     {kFloat32, 4, DType::kFloat32, kFloat32},
     {kBfloat16, 2, DType::kBfloat16, kFloat32},
@@ -44,6 +44,11 @@ constexpr NumericFormat kFormats[] = {
      kFloat32,
      {.rows = 1, .cols = 32, .bytes = 1}},
     {kFloat4, 0.5, std::nullopt, kFloat32, {.rows = 1, .cols = 16, .bytes = 1}},
+    {kFloat8Blocks,
+     1,
+     DType::kFloat8E4m3,
+     kFloat32,
+     {.rows = 1, .cols = kFloat8Block, .bytes = 4}},
 };
 
 constexpr PrecisionRecipe kRecipes[] = {
@@ -74,6 +79,20 @@ constexpr PrecisionRecipe kRecipes[] = {
      .activation = kFloat32,
      .weight = kFloat32,
      .product = kFloat8,
+     .backends = {Backend::kCpu}},
+    {.name = "fp8_blockwise",
+     .precision = Precision::kBfloat16,
+     .gemm_format = GemmFormat::kFloat8Blocks,
+     .activation = kBfloat16,
+     .weight = kBfloat16,
+     .product = kFloat8Blocks,
+     .backends = {Backend::kCuda}},
+    {.name = "fp8_blockwise",
+     .precision = Precision::kFloat32,
+     .gemm_format = GemmFormat::kFloat8Blocks,
+     .activation = kFloat32,
+     .weight = kFloat32,
+     .product = kFloat8Blocks,
      .backends = {Backend::kCpu}},
     {.name = "fp4",
      .precision = Precision::kBfloat16,

@@ -37,7 +37,13 @@ int64_t DTypeBytes(DType dtype);
 int64_t DTypeNumbers(DType dtype);   // In one element: kMomentBlock or one.
 const char* DTypeName(DType dtype);  // "f32".
 
-enum class FormatId : uint8_t { kFloat32, kBfloat16, kFloat8, kFloat4 };
+enum class FormatId : uint8_t {
+  kFloat32,
+  kBfloat16,
+  kFloat8,
+  kFloat4,
+  kFloat8Blocks,
+};
 
 // The elements that share a scale: a block of a matrix.
 struct ScaleBlock {
@@ -69,7 +75,14 @@ const NumericFormat& Describe(FormatId id);
 enum class Precision : uint8_t { kFloat32, kBfloat16 };
 // The format that matrix products read: activations and weights as stored, or
 // copies of them in 8 or 4 bits with scales. The second half of the name.
-enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
+// kFloat8 has one scale a tensor. kFloat8Blocks has one for each kFloat8Block
+// numbers along the dim that a product sums over; weights have one for a square
+// of that side, so that their transposed copies have the same scales.
+enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4, kFloat8Blocks };
+inline constexpr int64_t kFloat8Block = 128;
+constexpr bool IsFloat8(GemmFormat format) {
+  return format == GemmFormat::kFloat8 || format == GemmFormat::kFloat8Blocks;
+}
 
 // The number format of each role.
 struct PrecisionRecipe {

@@ -121,7 +121,14 @@ class Collector {
       const OpWork of_one =
           WorkOf(layout, op.kind, OptimizerAttributes{.num_elements = 1});
       optimizer->num_elements = static_cast<int64_t>(work.bytes / of_one.bytes);
-      optimizer->data_sharded = false;
+      optimizer->data_sharded = optimizer->in_float8 = false;
+    }
+    if (auto* weights =
+            std::get_if<WeightBucketAttributes>(&measured.attributes)) {
+      const OpWork of_one =
+          WorkOf(layout, op.kind, WeightBucketAttributes{.num_elements = 1});
+      *weights = {.num_elements =
+                      static_cast<int64_t>(work.bytes / of_one.bytes)};
     }
     if (Describe(op.kind).profile == ProfileTable::kBandwidth) {
       if (work.bytes > 0) {

@@ -129,7 +129,7 @@ Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
   builder.AddPersistentTensors(ProgramKind::kTraining);
   builder.EmitTo(&builder.graph().prologue);
   EmitZeroScalars(builder);
-  EmitGatherParameters(builder);
+  EmitParameters(builder);
   const StageOps ops = OpsOfStage(builder, LossUse::kTraining);
   ForwardPass pass = EmitForward(builder, ops);
   EmitBackward(builder, ops, pass);
@@ -143,7 +143,7 @@ Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
   builder.AddPersistentTensors(ProgramKind::kValidation);
   builder.EmitTo(&builder.graph().prologue);
   EmitZeroScalars(builder);
-  EmitGatherParameters(builder);
+  EmitParameters(builder);
   const StageOps ops = OpsOfStage(builder, LossUse::kValidation);
   EmitForward(builder, ops);
   builder.EmitTo(&builder.graph().epilogue);

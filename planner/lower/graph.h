@@ -72,14 +72,17 @@ struct PersistentLayout {
   TensorId scalars = -1;
   TensorId clip_factor = -1;  // As the moments.
   TensorId skip = -1;         // Likewise.
-  TensorId master = -1;       // bf16 alone; not in a validation Graph.
+  // bf16 alone; in a validation Graph where weights are read in 8 bits.
+  TensorId master = -1;
   // bf16 alone: the parameters of the last bucket, norms, in fp32, with which
   // `parameters` ends otherwise. Near one they move by less than bf16 can show.
   TensorId norms = -1;
   TensorId scratch = -1;  // bf16 alone.
-  // Copies of the layers' matrices in 8 bits, as rows and transposed, and for
-  // each matrix unit and amax. Where 8-bit products read parameters that every
-  // rank has whole.
+  // For tensorwise products: weights in 8 bits, bucket after bucket: all as
+  // rows, then all transposed; under ZeRO-3 the rank's slices as rows. And the
+  // units of their matrices. For blockwise ones: copies of the layers'
+  // matrices, as rows and transposed, and the units of their blocks; not under
+  // ZeRO-3.
   TensorId float8_weights = -1;
   TensorId float8_units = -1;
   // The log-probabilities of answers, [data, T]: of a validation pass of the

@@ -121,10 +121,10 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
                                              block.norm.output);
       return;
     case LayerStep::kInner:
-      if (op.kind == OpKind::kQuantizeFloat8) {
+      if (MakesFloat8Copies(op.kind)) {
         builder.EmitQuantize(NameOf(op, "quantize_input"), op, block.input,
                              &block.input_copies);
-      } else if (op.kind == OpKind::kFloat8Gemm) {
+      } else if (IsFloat8Product(op.kind)) {
         block.inner = builder.EmitFloat8Linear(
             NameOf(op, names.inner), op, block.input_copies, block.inner_weight,
             block.inner_bias);
@@ -159,7 +159,7 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
                    {block.outer_input});
       return;
     case LayerStep::kOuter:
-      if (op.kind == OpKind::kQuantizeFloat8) {
+      if (MakesFloat8Copies(op.kind)) {
         builder.EmitQuantize(NameOf(op, "quantize_outer_input"), op,
                              block.outer_input, &block.outer_input_copies);
         return;
@@ -167,7 +167,7 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
       stream_ = {
           .residual = block.norm.residual,
           .delta =
-              op.kind == OpKind::kFloat8Gemm
+              IsFloat8Product(op.kind)
                   ? builder.EmitFloat8Linear(
                         NameOf(op, names.outer), op, block.outer_input_copies,
                         block.outer_weight, block.outer_bias)
@@ -255,14 +255,14 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
           // This sums the rank's own tokens; reducing over ranks adds the rest.
           builder.Emit(NameOf(op, absl::StrCat(names.outer, "_bias")), op,
                        {d_part}, {block.outer_bias.gradient});
-        } else if (op.kind == OpKind::kQuantizeFloat8) {
+        } else if (MakesFloat8Copies(op.kind)) {
           builder.EmitQuantize(NameOf(op, "quantize_output_gradient"), op,
                                d_output, &d_output_copies);
-        } else if (op.kind == OpKind::kFloat8Gemm && is_weight_gradient) {
+        } else if (IsFloat8Product(op.kind) && is_weight_gradient) {
           builder.Defer(builder.Float8WeightGradient(
               NameOf(op, absl::StrCat(names.outer, "_weight")), op,
               d_output_copies, block.outer_input_copies, block.outer_weight));
-        } else if (op.kind == OpKind::kFloat8Gemm) {
+        } else if (IsFloat8Product(op.kind)) {
           d_inner = builder.EmitFloat8InputGradient(
               NameOf(op, names.outer), op, d_output_copies, block.outer_weight);
         } else if (is_weight_gradient) {
@@ -285,14 +285,14 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
         if (op.kind == OpKind::kBiasGradient) {
           builder.Emit(NameOf(op, absl::StrCat(names.inner, "_bias")), op,
                        {d_inner}, {block.inner_bias.gradient});
-        } else if (op.kind == OpKind::kQuantizeFloat8) {
+        } else if (MakesFloat8Copies(op.kind)) {
           builder.EmitQuantize(NameOf(op, "quantize_inner_gradient"), op,
                                d_inner, &d_inner_copies);
-        } else if (op.kind == OpKind::kFloat8Gemm && is_weight_gradient) {
+        } else if (IsFloat8Product(op.kind) && is_weight_gradient) {
           inner_weight_gradient = builder.Float8WeightGradient(
               NameOf(op, absl::StrCat(names.inner, "_weight")), op,
               d_inner_copies, block.input_copies, block.inner_weight);
-        } else if (op.kind == OpKind::kFloat8Gemm) {
+        } else if (IsFloat8Product(op.kind)) {
           d_input = builder.EmitFloat8InputGradient(
               NameOf(op, names.inner), op, d_inner_copies, block.inner_weight);
         } else if (is_weight_gradient) {

@@ -12,20 +12,6 @@
 
 namespace millrace {
 
-namespace {
-
-// Each matrix is there as rows and transposed, with its unit and its amax.
-constexpr int64_t kCopiesOfWeight = 2;
-constexpr int64_t kNumbersOfCopies = 2;
-// Buffers begin at multiples of kBufferAlignment, from which products can read
-// units too.
-constexpr int64_t kElementsOfNumber =
-    kBufferAlignment / static_cast<int64_t>(sizeof(float));
-// Both products of both blocks.
-constexpr int64_t kMatricesOfLayer = 4;
-
-}  // namespace
-
 GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
                            int32_t stage)
     : model_(model), layout_(layout), stage_(stage) {
@@ -64,13 +50,12 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   const bool has_masters = RecipeOf(layout_).has_masters();
   const Bucket& norms = graph_.parameters.buckets.back();
   CHECK(norms.name == "norms") << norms.name;
-  const int64_t num_norms =
-      norms.num_elements /
-      (layout_.shards_parameters() ? layout_.group_data() : 1);
+  const int64_t num_norms = NumKept(norms, layout_.shards_parameters());
+  const int64_t num_float8 = NumFloat8Elements();
   persistent.parameters =
       add("parameters",
           (layout_.shards_parameters() ? num_moments : num_elements) -
-              (has_masters ? num_norms : 0),
+              (has_masters ? num_norms + num_float8 : 0),
           activation_type(), true);
   persistent.gradients =
       add("gradients", layout_.shards_gradients() ? num_moments : num_elements,
@@ -87,22 +72,30 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   persistent.skip = add("skip", 1, DType::kInt32, is_training);
   if (has_masters) {
     persistent.master = add("master", num_moments, DType::kFloat32,
-                            kind != ProgramKind::kValidation);
+                            kind != ProgramKind::kValidation || num_float8 > 0);
     persistent.norms = add("norms", num_norms, DType::kFloat32, true);
     persistent.scratch =
         add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
             DType::kInt32, true);
   }
-  if (layout_.gemm_format == GemmFormat::kFloat8 &&
+  if (num_float8 > 0) {
+    const int64_t num_forms = layout_.shards_parameters() ? 1 : 2;
+    persistent.float8_weights =
+        add("float8_weights", num_forms * num_float8, DType::kFloat8E4m3, true);
+    const auto num_buckets = std::count_if(
+        graph_.parameters.buckets.begin(), graph_.parameters.buckets.end(),
+        [](const Bucket& bucket) { return bucket.in_float8(); });
+    persistent.float8_units =
+        add("float8_units", kNumberStride * kFloat8Matrices * num_buckets,
+            DType::kFloat32, true);
+  }
+  if (layout_.gemm_format == GemmFormat::kFloat8Blocks &&
       !layout_.shards_parameters() && NumCopiedLayers() > 0) {
     const bool is_read = kind != ProgramKind::kPublish;
-    persistent.float8_weights =
-        add("float8_weights", kCopiesOfWeight * NumCopiedElements(),
-            DType::kFloat8E4m3, is_read);
-    persistent.float8_units = add("float8_units",
-                                  kElementsOfNumber * kNumbersOfCopies *
-                                      kMatricesOfLayer * NumCopiedLayers(),
-                                  DType::kFloat32, is_read);
+    persistent.float8_weights = add("float8_weights", 2 * NumCopiedElements(),
+                                    DType::kFloat8E4m3, is_read);
+    persistent.float8_units =
+        add("float8_units", NumBlockUnits(), DType::kFloat32, is_read);
   }
   if (layout_.trains_preferences() && is_last_stage()) {
     persistent.answers = add("answers", layout_.data * shapes_.num_tokens,
@@ -111,29 +104,40 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   AddBucketTensors();
 }
 
-int64_t GraphBuilder::NumCopiedLayers() const {
-  const LayerRange layers = StageLayers(model_, layout_, stage_);
-  int64_t num_copied = 0;
-  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
-    if (!model_.is_stored_layer(layer)) ++num_copied;
-  }
-  return num_copied;
+int64_t GraphBuilder::NumKept(const Bucket& bucket, bool sharded) const {
+  return bucket.num_elements / (sharded ? layout_.group_data() : 1);
 }
 
-int64_t GraphBuilder::NumCopiedElements() const {
-  const int64_t width =
-      shapes_.qkv_width() + shapes_.query_width() +
-      (model_.num_inner_projections() + 1) * shapes_.ffn_hidden;
-  return NumCopiedLayers() * shapes_.hidden * width;
+void GraphBuilder::PlaceBuckets() {
+  const PersistentLayout& persistent = graph_.persistent;
+  int64_t num_stored = 0, num_float8 = 0;
+  for (const Bucket& bucket : graph_.parameters.buckets) {
+    const int64_t kept = NumKept(bucket, layout_.shards_parameters());
+    const bool has_masters = persistent.norms >= 0;
+    Place place = {persistent.parameters, num_stored};
+    Place update = {-1, 0};
+    if (has_masters && bucket.name == "norms") {
+      place = {persistent.norms, 0};
+    } else if (bucket.in_float8()) {
+      if (!has_masters) update = place;
+      place = {persistent.float8_weights, num_float8};
+      num_float8 += kept;
+    }
+    if (place.flat == persistent.parameters || update.flat >= 0) {
+      num_stored += kept;
+    }
+    places_.push_back(place);
+    update_places_.push_back(update);
+  }
 }
 
 void GraphBuilder::AddBucketTensors() {
+  PlaceBuckets();
   const PersistentLayout& persistent = graph_.persistent;
-  const int64_t num_slices =
-      layout_.shards_optimizer() ? layout_.group_data() : 1;
   int64_t slice_offset = 0;
-  for (const Bucket& bucket : graph_.parameters.buckets) {
-    const int64_t slice = bucket.num_elements / num_slices;
+  for (size_t i = 0; i < graph_.parameters.buckets.size(); ++i) {
+    const Bucket& bucket = graph_.parameters.buckets[i];
+    const int64_t slice = NumKept(bucket, layout_.shards_optimizer());
     auto view = [&](absl::string_view flat_name, TensorId flat, bool sharded) {
       if (flat < 0) return TensorId{-1};
       const int64_t numbers = DTypeNumbers(graph_.tensors[flat].dtype);
@@ -141,32 +145,27 @@ void GraphBuilder::AddBucketTensors() {
                      (sharded ? slice_offset : bucket.offset) / numbers,
                      {(sharded ? slice : bucket.num_elements) / numbers});
     };
-    const bool slices_parameters = layout_.shards_parameters();
-    const Place parameters =
-        ParametersOf(bucket, slices_parameters ? slice_offset : bucket.offset);
-    bucket_tensors_.push_back(
-        {.parameters =
-             AddView(absl::StrCat("parameters/bucket/", bucket.name),
-                     parameters.flat, parameters.element_offset,
-                     {slices_parameters ? slice : bucket.num_elements}),
-         .gradients = view("gradients", persistent.gradients,
-                           layout_.shards_gradients()),
-         .exp_avg = view("exp_avg", persistent.exp_avg, true),
-         .exp_avg_sq = view("exp_avg_sq", persistent.exp_avg_sq, true),
-         .master = view("master", persistent.master, true)});
+    const auto whole = [&](absl::string_view flat_name, const Place& place) {
+      return AddView(absl::StrCat(flat_name, "/bucket/", bucket.name),
+                     place.flat, place.element_offset,
+                     {NumKept(bucket, layout_.shards_parameters())});
+    };
+    BucketTensors tensors = {
+        .parameters = whole("parameters", places_[i]),
+        .weights = -1,
+        .gradients =
+            view("gradients", persistent.gradients, layout_.shards_gradients()),
+        .exp_avg = view("exp_avg", persistent.exp_avg, true),
+        .exp_avg_sq = view("exp_avg_sq", persistent.exp_avg_sq, true),
+        .master = view("master", persistent.master, true)};
+    if (bucket.in_float8()) {
+      tensors.weights = update_places_[i].flat < 0
+                            ? tensors.master
+                            : whole("weights", update_places_[i]);
+    }
+    bucket_tensors_.push_back(tensors);
     slice_offset += slice;
   }
-}
-
-GraphBuilder::Place GraphBuilder::ParametersOf(const Bucket& bucket,
-                                               int64_t element_offset) const {
-  const PersistentLayout& persistent = graph_.persistent;
-  if (persistent.norms < 0 || bucket.name != "norms") {
-    return {persistent.parameters, element_offset};
-  }
-  // They begin where the others end.
-  return {persistent.norms,
-          element_offset - graph_.tensors[persistent.parameters].dims[0]};
 }
 
 TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims) {
@@ -213,16 +212,16 @@ Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
   const int64_t offset = SlotOf(first).offset;
   const int32_t bucket = BucketAt(offset);
   const Bucket& held_by = graph_.parameters.buckets[bucket];
-  const int64_t bucket_offset = held_by.offset;
-  const Place place = ParametersOf(held_by, offset);
+  const int64_t offset_in_bucket = offset - held_by.offset;
+  const Place& place = places_[static_cast<size_t>(bucket)];
   const std::vector<int64_t> dims =
       rows == 1 ? std::vector<int64_t>{cols} : std::vector<int64_t>{rows, cols};
   ShardedPasses& sharded = graph_.sharded;
   const auto part = [&](std::vector<TensorId>& by_bucket,
                         absl::string_view kind, DType dtype) {
     return AddPart(absl::StrCat(kind, "/", name),
-                   StepBucket(by_bucket, bucket, kind, dtype),
-                   offset - bucket_offset, dims);
+                   StepBucket(by_bucket, bucket, kind, dtype), offset_in_bucket,
+                   dims);
   };
   Weight weight{.rows = rows, .cols = cols};
   if (layout_.shards_parameters()) {
@@ -232,8 +231,12 @@ Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
         part(sharded.backward_parameters, "parameters_again", dtype);
   } else {
     weight.parameter = AddView(absl::StrCat("parameters/", name), place.flat,
-                               place.element_offset, dims);
+                               place.element_offset + offset_in_bucket, dims);
     weight.backward_parameter = weight.parameter;
+  }
+  if (held_by.in_float8()) {
+    AddFloat8Tensors(name, held_by, offset_in_bucket, place.element_offset,
+                     &weight);
   }
   weight.gradient = layout_.shards_gradients()
                         ? part(sharded.gradients, "gradients", DType::kFloat32)
@@ -299,12 +302,15 @@ GraphOp GraphBuilder::WeightGradient(std::string name, const LayerOp& op,
 
 void GraphBuilder::EmitQuantize(const std::string& name, const LayerOp& op,
                                 TensorId x, Float8Copies* copies) {
+  if (op.kind == OpKind::kQuantizeFloat8Blocks) {
+    return EmitQuantizeBlocks(name, op, x, copies);
+  }
   auto attributes = std::get<QuantizeAttributes>(op.attributes);
   if (kind_ == ProgramKind::kValidation) attributes.keeps_transposed = false;
   const auto output = [&](const char* what, size_t i) {
     return AddOutput(absl::StrCat(name, "/", what), op.kind, attributes, i);
   };
-  copies->unit = output("unit", 0);
+  copies->unit = copies->transposed_unit = output("unit", 0);
   GraphOp quantize{.kind = op.kind,
                    .phase = op.phase,
                    .name = name,
@@ -329,52 +335,18 @@ void GraphBuilder::EmitQuantize(const std::string& name, const LayerOp& op,
 
 Float8Copies GraphBuilder::CopiesOf(const std::string& product, Phase phase,
                                     Weight& weight, bool transposed) {
-  const std::string name = absl::StrCat(product, "/quantize_weight");
-  const bool is_persistent = !layout_.shards_parameters();
-  if (is_persistent && weight.copies.unit >= 0) return weight.copies;
-  LayerOp op{.kind = OpKind::kQuantizeFloat8,
-             .phase = phase,
-             .attributes = QuantizeAttributes{
-                 .rows = weight.rows,
-                 .cols = weight.cols,
-                 .keeps_rows = is_persistent || !transposed,
-                 .keeps_transposed = is_persistent || transposed}};
-  if (!is_persistent) {
-    Float8Copies copies;
-    EmitQuantize(name, op, ParameterOf(weight, phase), &copies);
-    return copies;
+  if (layout_.gemm_format == GemmFormat::kFloat8Blocks) {
+    return BlockCopiesOf(absl::StrCat(product, "/quantize_weight"), phase,
+                         weight, transposed);
   }
-  const PersistentLayout& persistent = graph_.persistent;
-  const int64_t num_elements = weight.rows * weight.cols;
-  const auto view = [&](const char* what, std::vector<int64_t> dims) {
-    const TensorId id =
-        AddView(absl::StrCat(name, "/", what), persistent.float8_weights,
-                num_copied_elements_, std::move(dims));
-    num_copied_elements_ += num_elements;
-    return id;
-  };
-  const auto number = [&](const char* what) {
-    return AddView(absl::StrCat(name, "/", what), persistent.float8_units,
-                   kElementsOfNumber * num_numbers_++, {1});
-  };
-  weight.copies.unit = number("unit");
-  GraphOp quantize{.kind = op.kind,
-                   .phase = phase,
-                   .name = name,
-                   .attributes = op.attributes,
-                   .inputs = {weight.parameter},
-                   .outputs = {weight.copies.unit, number("amax")},
-                   .first_microbatch_only = true};
-  weight.copies.rows = view("rows", {weight.rows, weight.cols});
-  weight.copies.transposed = view("transposed", {weight.cols, weight.rows});
-  quantize.outputs.push_back(weight.copies.rows);
-  if (kind_ == ProgramKind::kValidation) {
-    std::get<QuantizeAttributes>(quantize.attributes).keeps_transposed = false;
-  } else {
-    quantize.outputs.push_back(weight.copies.transposed);
+  Float8Copies copies = {.unit = weight.unit,
+                         .rows = ParameterOf(weight, phase),
+                         .transposed_unit = weight.unit};
+  // The first forward pass transposes it for all passes.
+  if (transposed || weight.transposed >= 0) {
+    copies.transposed = Transposed(product, phase, weight);
   }
-  Emit(std::move(quantize));
-  return weight.copies;
+  return copies;
 }
 
 TensorId GraphBuilder::EmitFloat8Linear(const std::string& name,
@@ -399,7 +371,8 @@ TensorId GraphBuilder::EmitFloat8InputGradient(const std::string& name,
   const Float8Copies copies =
       CopiesOf(name, op.phase, weight, /*transposed=*/true);
   const TensorId d_x = AddOutput(name, op, 0);
-  Emit(name, op, {d_y.rows, copies.transposed, d_y.unit, copies.unit}, {d_x});
+  Emit(name, op,
+       {d_y.rows, copies.transposed, d_y.unit, copies.transposed_unit}, {d_x});
   return d_x;
 }
 
@@ -411,7 +384,8 @@ GraphOp GraphBuilder::Float8WeightGradient(std::string name, const LayerOp& op,
           .phase = op.phase,
           .name = std::move(name),
           .attributes = op.attributes,
-          .inputs = {d_y.transposed, x.transposed, d_y.unit, x.unit},
+          .inputs = {d_y.transposed, x.transposed, d_y.transposed_unit,
+                     x.transposed_unit},
           .outputs = {weight.gradient}};
 }
 

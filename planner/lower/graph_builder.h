@@ -37,11 +37,14 @@ struct StageShapes {
   }
 };
 
-// The outputs of kQuantizeFloat8; -1 for what it does not write.
+// The outputs of kQuantizeFloat8*; -1 for what it does not write. The units are
+// [1] where the tensor has one scale. In blocks they are [F / 128, R] and
+// [R / 128, F], and of a weight [R / 128, F / 128]: one tensor for both copies.
 struct Float8Copies {
-  TensorId unit = -1;        // [1]
-  TensorId rows = -1;        // [R, F]
-  TensorId transposed = -1;  // [F, R]
+  TensorId unit = -1;             // That of `rows`.
+  TensorId rows = -1;             // [R, F]
+  TensorId transposed_unit = -1;  // That of `transposed`.
+  TensorId transposed = -1;       // [F, R]
 };
 
 // A matrix [rows, cols] of parameters and its gradient. The backward pass reads
@@ -52,14 +55,21 @@ struct Weight {
   TensorId gradient = -1;
   int64_t rows = 0;
   int64_t cols = 0;
-  // Made once a step, for all passes; not under ZeRO-3.
-  Float8Copies copies = {};
+  // For parameters in 8 bits: their unit, and where they are transposed once a
+  // step, for all passes; not under ZeRO-3.
+  TensorId unit = -1;
+  TensorId transposed = -1;
+  bool is_transposed = false;  // An op that does it was emitted.
+  // With scales for blocks: what is made once a step, for all passes; not under
+  // ZeRO-3.
+  Float8Copies copies;
 };
 
 // One bucket's views into the flat buffers: all of it, or the rank's slice
 // where the layout shards them. -1 for what the Graph has not.
 struct BucketTensors {
-  TensorId parameters;
+  TensorId parameters;  // Those that kernels read.
+  TensorId weights;     // Those that the optimizer updates, in 8-bit buckets.
   TensorId gradients;
   TensorId exp_avg;
   TensorId exp_avg_sq;
@@ -96,6 +106,9 @@ class GraphBuilder {
   // Makes the flat buffers and the scalars that a Program of this kind has;
   // offsets are the same for all kinds.
   void AddPersistentTensors(ProgramKind kind);
+
+  // The units of all matrices of a bucket in 8 bits, kNumberStride apart.
+  TensorId AddUnits(const Bucket& bucket);
 
   // By bucket, once there are persistent tensors.
   const std::vector<BucketTensors>& bucket_tensors() const {
@@ -149,8 +162,8 @@ class GraphBuilder {
   // what it writes.
   void EmitQuantize(const std::string& name, const LayerOp& op, TensorId x,
                     Float8Copies* copies);
-  // The same products of copies. `product` names the weight's copies, which are
-  // made here where the pass has none yet.
+  // The same products of copies. Input gradients read the weight transposed,
+  // which an op named after the product does first where it is not done yet.
   TensorId EmitFloat8Linear(const std::string& name, const LayerOp& op,
                             const Float8Copies& x, Weight& weight,
                             const Weight& bias);
@@ -205,11 +218,33 @@ class GraphBuilder {
   Graph Build() && { return std::move(graph_); }
 
  private:
-  // Copies of the weight for an op of this phase, as rows or transposed.
+  // The copy of the weight that a product of this phase reads, as rows or
+  // transposed.
   Float8Copies CopiesOf(const std::string& product, Phase phase, Weight& weight,
                         bool transposed);
-  // The stage's layers whose products read 8-bit copies, and the elements of
-  // their matrices.
+  // Transposes the weight for all passes, in the first micro-batch's, or where
+  // passes gather it for one product. Returns what such a product reads.
+  TensorId Transposed(const std::string& product, Phase phase, Weight& weight);
+  // How many elements a rank keeps of the buckets in 8 bits, as rows.
+  int64_t NumFloat8Elements() const;
+  // The elements of a bucket that a rank keeps: its slice, or all.
+  int64_t NumKept(const Bucket& bucket, bool sharded) const;
+  // The unit of a weight in 8 bits, which begins so far into its bucket, whose
+  // rows begin at `rows_offset`, and where it lies transposed between passes.
+  void AddFloat8Tensors(const std::string& name, const Bucket& bucket,
+                        int64_t offset_in_bucket, int64_t rows_offset,
+                        Weight* weight);
+  // Copies with scales for blocks, of activations, gradients and weights.
+  void EmitQuantizeBlocks(const std::string& name, const LayerOp& op,
+                          TensorId x, Float8Copies* copies);
+  Float8Copies BlockCopiesOf(const std::string& name, Phase phase,
+                             Weight& weight, bool transposed);
+  // The next [rows, cols] of the persistent copies with scales for blocks, and
+  // the elements of the buffer of their units.
+  TensorId NextCopy(std::string name, int64_t rows, int64_t cols);
+  int64_t NumBlockUnits() const;
+  // The stage's layers whose products read such copies, and the elements of
+  // their matrices, each of which has two copies.
   int64_t NumCopiedLayers() const;
   int64_t NumCopiedElements() const;
   void AddBucketTensors();
@@ -221,7 +256,11 @@ class GraphBuilder {
     TensorId flat;
     int64_t element_offset;
   };
-  Place ParametersOf(const Bucket& bucket, int64_t element_offset) const;
+  // For each bucket: the parameters that kernels read, and where those that the
+  // optimizer updates are apart from these and no master weights, the latter.
+  void PlaceBuckets();
+  // Where the bucket's units begin in PersistentLayout::float8_units.
+  int64_t UnitsOffset(const Bucket& bucket) const;
   // The index of the bucket that holds this element of the flat buffers.
   int32_t BucketAt(int64_t element_offset) const;
   // The bucket's step tensor in one of the lists of Graph::sharded.
@@ -238,10 +277,12 @@ class GraphBuilder {
   std::vector<GraphOp> deferred_;
   bool holds_deferred_ = false;
   std::vector<BucketTensors> bucket_tensors_;
-  // How many elements of the persistent 8-bit copies, and how many units and
-  // amaxes, are taken.
+  std::vector<Place> places_;         // By bucket.
+  std::vector<Place> update_places_;  // By bucket; see PlaceBuckets().
+  // How many elements of the persistent copies with scales for blocks, and of
+  // their units, are taken.
   int64_t num_copied_elements_ = 0;
-  int64_t num_numbers_ = 0;
+  int64_t num_units_ = 0;
   std::map<TensorId, TensorId> amax_of_;  // Where the tensor's writer found it.
 };
 

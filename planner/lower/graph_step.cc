@@ -298,10 +298,13 @@ void EmitClipFactor(GraphBuilder& builder) {
                 .outputs = {persistent.clip_factor, persistent.skip}});
 }
 
-// The parameters follow the master weights where there are any.
+// The parameters follow the master weights where there are any, but for those
+// in 8 bits, which the next step makes.
 void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
                 const BucketTensors& tensors) {
   const PersistentLayout& persistent = builder.graph().persistent;
+  const bool in_float8 = bucket.in_float8();
+  const TensorId parameters = in_float8 ? tensors.weights : tensors.parameters;
   GraphOp op{
       .kind = OpKind::kAdamW,
       .phase = Phase::kOptimizer,
@@ -309,10 +312,11 @@ void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
                                         .data_sharded =
                                             builder.layout().shards_optimizer(),
-                                        .weight_decay = bucket.weight_decay},
-      .inputs = {tensors.parameters, tensors.gradients, tensors.exp_avg,
+                                        .weight_decay = bucket.weight_decay,
+                                        .in_float8 = in_float8},
+      .inputs = {parameters, tensors.gradients, tensors.exp_avg,
                  tensors.exp_avg_sq, persistent.clip_factor, persistent.skip},
-      .outputs = {tensors.parameters, tensors.exp_avg, tensors.exp_avg_sq}};
+      .outputs = {parameters, tensors.exp_avg, tensors.exp_avg_sq}};
   if (tensors.master >= 0) {
     op.inputs.push_back(tensors.master);
     op.outputs.push_back(tensors.master);
@@ -348,9 +352,13 @@ void EmitReduceScalars(GraphBuilder& builder) {
        .outputs = {scalars}});
 }
 
-void EmitGatherParameters(GraphBuilder& builder) {
+void EmitParameters(GraphBuilder& builder) {
   const Layout& layout = builder.layout();
-  if (!layout.shards_optimizer() || layout.shards_parameters()) return;
+  TensorId amaxes = EmitWeightAmaxes(builder);
+  if (!layout.shards_optimizer() || layout.shards_parameters()) {
+    EmitQuantizeWeights(builder, amaxes);
+    return;
+  }
   const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
   // As the forward pass needs them. Norms and biases, the last, are few and
@@ -364,6 +372,10 @@ void EmitGatherParameters(GraphBuilder& builder) {
       layers, order.end(), [&](size_t i) { return !buckets[i].weight_decay; });
   std::rotate(layers, vectors, order.end());
   for (const size_t i : order) {
+    // The buckets before these are gathered while their magnitudes are found.
+    if (buckets[i].in_float8()) {
+      EmitQuantizeWeights(builder, std::exchange(amaxes, -1));
+    }
     EmitInPlaceCollective(builder, OpKind::kAllGather, ShardGroup(layout),
                           Phase::kParameterGather,
                           absl::StrCat("gather_parameters/", buckets[i].name),
@@ -375,6 +387,7 @@ void EmitCastParameters(GraphBuilder& builder) {
   const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
   for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].in_float8()) continue;
     builder.Emit({.kind = OpKind::kCastParameters,
                   .phase = Phase::kOptimizer,
                   .name = absl::StrCat("cast_parameters/", buckets[i].name),

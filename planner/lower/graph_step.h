@@ -15,12 +15,21 @@ void EmitZeroScalars(GraphBuilder& builder);
 // Sums the step's scalars over the world, so that all ranks act alike.
 void EmitReduceScalars(GraphBuilder& builder);
 
-// Under ZeRO-1 each rank has its own slices of the parameters alone between
-// steps: gathers every bucket, on the data lane, in the order in which the
-// forward pass then waits for them.
-void EmitGatherParameters(GraphBuilder& builder);
+// Makes the parameters of a step whole. Those in 8 bits are made of the weights
+// that the optimizer updates, each rank its slice. Under ZeRO-1 each rank has
+// its own slices of the parameters alone between steps: gathers every bucket,
+// on the data lane, in the order in which the forward pass then waits for them.
+void EmitParameters(GraphBuilder& builder);
 
-// master -> parameters, of every bucket.
+// The magnitudes of the matrices of buckets in 8 bits, in the rank's slices, on
+// the compute lane. Returns -1 where there are no such buckets.
+TensorId EmitWeightAmaxes(GraphBuilder& builder);
+// Gathers these from the ranks that share a copy of the weights, and makes the
+// rank's slices of the buckets of them.
+void EmitQuantizeWeights(GraphBuilder& builder, TensorId amaxes);
+
+// master -> parameters, of every bucket whose parameters are kept between
+// steps.
 void EmitCastParameters(GraphBuilder& builder);
 
 // Fills the prologue's and epilogue's optimizer part and reduce_by_bucket.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/job/executable.h"
 #include "planner/lower/arena.h"
@@ -128,6 +129,7 @@ class Lowering {
     program_.scalars_buffer = buffer(graph_.persistent.scalars);
     program_.master_buffer = buffer(graph_.persistent.master);
     program_.norms_buffer = buffer(graph_.persistent.norms);
+    program_.float8_weights_buffer = buffer(graph_.persistent.float8_weights);
     program_.scratch_buffer = buffer(graph_.persistent.scratch);
     program_.answers_buffer = buffer(graph_.persistent.answers);
     program_.persistent_arena_bytes = graph_.persistent.bytes;
@@ -483,6 +485,22 @@ Program LowerTraining(const ModelSpec& model, const Layout& layout,
       .Run();
 }
 
+absl::StatusOr<std::vector<Program>> BuildAll(const ModelSpec& model,
+                                              const Layout& layout,
+                                              int num_threads) {
+  RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
+  RETURN_IF_ERROR(CheckProgramSize(model, layout));
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  std::vector<Program> programs(layout.pipeline);
+  RETURN_IF_ERROR(ParallelFor(layout.pipeline, num_threads, [&](int64_t i) {
+    const auto stage = static_cast<int32_t>(i);
+    programs[i] = LowerTraining(model, layout, stage, std::move(order[i]));
+    return absl::OkStatus();
+  }));
+  if (NeedsCommonOrder(layout)) RETURN_IF_ERROR(PutIntoCommonOrder(programs));
+  return programs;
+}
+
 }  // namespace
 
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
@@ -490,8 +508,9 @@ absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   if (NeedsCommonOrder(layout)) {
+    // Callers build the Programs of several stages side by side.
     ASSIGN_OR_RETURN(std::vector<Program> programs,
-                     BuildTrainingPrograms(model, layout));
+                     BuildAll(model, layout, /*num_threads=*/1));
     return std::move(programs[stage]);
   }
   RETURN_IF_ERROR(CheckProgramSize(model, layout));
@@ -501,16 +520,7 @@ absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
 
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const ModelSpec& model, const Layout& layout) {
-  RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
-  RETURN_IF_ERROR(CheckProgramSize(model, layout));
-  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
-  std::vector<Program> programs;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    programs.push_back(
-        LowerTraining(model, layout, stage, std::move(order[stage])));
-  }
-  if (NeedsCommonOrder(layout)) RETURN_IF_ERROR(PutIntoCommonOrder(programs));
-  return programs;
+  return BuildAll(model, layout, NumComputeThreads());
 }
 
 absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,

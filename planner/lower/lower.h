@@ -22,8 +22,9 @@ absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage);
 
-// The Programs of all stages, in order. It is quicker than one by one where the
-// order of passes is made for all stages at once.
+// The Programs of all stages, in order, lowered side by side on all cores. It
+// is also quicker than one by one where the order of passes is made for all at
+// once.
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const ModelSpec& model, const Layout& layout);
 

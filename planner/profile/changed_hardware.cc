@@ -24,6 +24,7 @@ double& RateOf(GemmFormat format, DeviceSpec* device) {
     case GemmFormat::kAsStored:
       return device->bf16_flops_per_s;
     case GemmFormat::kFloat8:
+    case GemmFormat::kFloat8Blocks:
       return device->fp8_flops_per_s;
     case GemmFormat::kFloat4:
       return device->fp4_flops_per_s;

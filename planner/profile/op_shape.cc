@@ -16,6 +16,12 @@ std::string OnHosts(int64_t hosts, int64_t pairs) {
 
 }  // namespace
 
+OpKind KindOf(const GemmTime& row) {
+  return row.is_float8_blocks ? OpKind::kFloat8BlockGemm
+         : row.is_float8      ? OpKind::kFloat8Gemm
+                              : OpKind::kGemm;
+}
+
 bool IsCommunication(const OpShape& shape) {
   return Describe(shape.kind).profile == ProfileTable::kCommunication;
 }
@@ -131,13 +137,15 @@ void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile) {
   const auto& f = shape.figures;
   switch (Describe(shape.kind).profile) {
     case ProfileTable::kGemms:
-      profile->gemms.push_back({.m = f[0],
-                                .n = f[1],
-                                .k = f[2],
-                                .trans_a = f[3] != 0,
-                                .trans_b = f[4] != 0,
-                                .is_float8 = shape.kind == OpKind::kFloat8Gemm,
-                                .seconds = seconds});
+      profile->gemms.push_back(
+          {.m = f[0],
+           .n = f[1],
+           .k = f[2],
+           .trans_a = f[3] != 0,
+           .trans_b = f[4] != 0,
+           .is_float8 = shape.kind == OpKind::kFloat8Gemm,
+           .is_float8_blocks = shape.kind == OpKind::kFloat8BlockGemm,
+           .seconds = seconds});
       return;
     case ProfileTable::kAttention:
       profile->attention.push_back(

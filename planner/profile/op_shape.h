@@ -63,8 +63,7 @@ void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile);
 template <typename Visitor>
 void VisitRows(HardwareProfile& profile, Visitor visit) {
   for (GemmTime& row : profile.gemms) {
-    visit(OpShape{row.is_float8 ? OpKind::kFloat8Gemm : OpKind::kGemm,
-                  {row.m, row.n, row.k, row.trans_a, row.trans_b}},
+    visit(OpShape{KindOf(row), {row.m, row.n, row.k, row.trans_a, row.trans_b}},
           row.seconds);
   }
   for (AttentionTime& row : profile.attention) {

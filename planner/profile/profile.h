@@ -30,9 +30,12 @@ struct ProfileProvenance {
 struct GemmTime {
   int64_t m, n, k;
   bool trans_a, trans_b;
-  bool is_float8 = false;  // A time of kFloat8Gemm, else of kGemm.
+  // A time of kFloat8Gemm or of kFloat8BlockGemm, else of kGemm.
+  bool is_float8 = false;
+  bool is_float8_blocks = false;
   double seconds;
 };
+OpKind KindOf(const GemmTime& row);
 struct AttentionTime {
   bool backward;
   int64_t num_sequences, sequence_length, num_heads, num_kv_heads, head_dim;

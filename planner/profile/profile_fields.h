@@ -34,6 +34,7 @@ void VisitFields(Visitor& visit, GemmTime& time) {
   visit("trans_a", time.trans_a);
   visit("trans_b", time.trans_b);
   visit.IfSet("float8", time.is_float8);
+  visit.IfSet("float8_blocks", time.is_float8_blocks);
   visit("seconds", time.seconds);
 }
 

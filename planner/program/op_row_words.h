@@ -18,8 +18,10 @@ constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
                    V = kVocabRows, C = kChunkTokens, J = kHeadProducts,
                    m = kGemmRows, n = kGemmCols, k = kGemmInner, E = kElements,
                    S = kShare, P = kParameters, G = kGradients, U = kRounded,
-                   Z = kReduced, X = kTensorRanks, Q = kProducts,
-                   Dv = kValueHeadDim;
+                   Z = kReduced, X = kTensorRanks, Uw = kUpdated, Wt = kWeights,
+                   A = kAmaxes, As = kGatheredAmaxes, Q = kProducts,
+                   Rb = kRowBlocks, Fb = kColBlocks, kb = kInnerBlocks,
+                   Ub = kUnitRows, Vb = kUnitCols, Dv = kValueHeadDim;
 constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
 constexpr SizeExpr kQkCols = (N + K) * D;
 // Query-key pairs over all sequences and heads.

@@ -3,8 +3,10 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "planner/program/float8_block_rows.h"
 #include "planner/program/op_row_words.h"
 #include "planner/program/plan_only_rows.h"
+#include "planner/program/step_rows.h"
 
 namespace millrace {
 
@@ -199,6 +201,18 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs = {OperandSpec(ElementRole::kGemmOutput, "c", {m, n})
                      .Added(Addition::kWhereAttributesSay)},
      .flops = 2 * m * n * k},
+
+    // Tensor cores take 8 bits along the inner dim alone, so input gradients
+    // read weights transposed.
+    {.kind = OpKind::kTransposeFloat8,
+     .name = "transpose_float8",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kForward, Phase::kInputGradient},
+     .inputs = {Float8("weight", {R, F})},
+     .outputs = {Float8("transposed", {F, R})}},
+    kQuantizeFloat8BlocksRow,
+    kQuantizeFloat8SquaresRow,
+    kFloat8BlockGemmRow,
 
     // R counts tokens.
     {.kind = OpKind::kBiasGradient,
@@ -455,86 +469,13 @@ constexpr OpDescriptor kOpRows[] = {
      .lane = LaneRule::kFromPeer,
      .profile = ProfileTable::kCommunication,
      .outputs = {OfAttributes("x", {E})}},
-
-    {.kind = OpKind::kZero,
-     .name = "zero",
-     .attributes = kAttributesIndex<ElementwiseAttributes>,
-     .phases = {Phase::kForward, Phase::kWeightGradient},
-     .outputs = {OperandSpec(ElementRole::kAny, "x", {R, F})}},
-
-    // Adds a micro-batch's sum to one bucket's slice, under ZeRO-2 and 3, or
-    // the gradients of a tied embedding's other copy.
-    {.kind = OpKind::kAccumulateGradients,
-     .name = "accumulate_gradients",
-     .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kGradientReduce, Phase::kOptimizer},
-     .inputs = {Float32("sum", {G}).Moves(S),
-                Float32("gradients", {G}).Moves(S)},
-     .outputs = {Float32("gradients", {G}).Moves(S).SameAs(1)},
-     .flops = S},
-    // Makes the bf16 copy of a bucket that is reduced, or where data_sharded of
-    // the rank's slice.
-    {.kind = OpKind::kRoundGradients,
-     .name = "round_gradients",
-     .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kGradientReduce},
-     .inputs = {Float32("gradients", {G}).Moves(S)},
-     .outputs = {Bfloat16("rounded", {U}).Moves(S)}},
-    // Writes all of the sum, or where data_sharded the rank's slice.
-    {.kind = OpKind::kWidenGradients,
-     .name = "widen_gradients",
-     .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kGradientReduce},
-     .inputs = {Bfloat16("rounded", {U}).Moves(S)},
-     .outputs = {Float32("gradients", {G}).Moves(S)}},
-    {.kind = OpKind::kSquaredNorm,
-     .name = "squared_norm",
-     .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kOptimizer},
-     .inputs = {Float32("gradients", {G}).Moves(S)},
-     .outputs = {Scalars().NotCounted().Added(Addition::kAlways)},
-     .flops = 2 * S},
-    // clip_factor: what gradients are multiplied by. skip: one if the step must
-    // change nothing since loss or norm is not a number. The clip norm comes
-    // from the job.
-    {.kind = OpKind::kClipFactor,
-     .name = "clip_factor",
-     .attributes = kAttributesIndex<NoAttributes>,
-     .phases = {Phase::kOptimizer},
-     .inputs = {Scalars()},
-     .outputs = {Float32("clip_factor", {1}), Int32("skip", {1})},
-     .flops = kStepScalars},
-    // Updates one bucket. Master weights take the update, and the parameters
-    // are their copy, in bf16 but for norms. Learning rate, betas and step
-    // number come from the worker's step inputs.
-    {.kind = OpKind::kAdamW,
-     .name = "adamw",
-     .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kOptimizer},
-     .inputs = {Activation("parameters", {P}).MovesInFloat32(S).OrFloat32(),
-                Float32("gradients", {G}).Moves(S), FirstMoment("exp_avg", {S}),
-                SecondMoment("exp_avg_sq", {S}),
-                Float32("clip_factor", {1}).NotCounted(),
-                Int32("skip", {1}).NotCounted(),
-                Float32("master", {S}).If(Presence::kWithMasterWeights)},
-     .outputs =
-         {Activation("parameters", {P}).Moves(S).OrFloat32().SameAs(0),
-          FirstMoment("exp_avg", {S}).SameAs(2),
-          SecondMoment("exp_avg_sq", {S}).SameAs(3),
-          Float32("master", {S}).If(Presence::kWithMasterWeights).SameAs(6)},
-     .flops = 12 * S},
-    // Makes that copy without an update.
-    {.kind = OpKind::kCastParameters,
-     .name = "cast_parameters",
-     .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kOptimizer},
-     .inputs = {Float32("master", {S})},
-     .outputs = {Bfloat16("parameters", {P}).Moves(S).OrFloat32()}},
 };
 
 constexpr const OpDescriptor& RowOf(size_t kind) {
-  return kind < std::size(kOpRows) ? kOpRows[kind]
-                                   : kPlanOnlyRows[kind - std::size(kOpRows)];
+  if (kind < std::size(kOpRows)) return kOpRows[kind];
+  kind -= std::size(kOpRows);
+  if (kind < std::size(kStepRows)) return kStepRows[kind];
+  return kPlanOnlyRows[kind - std::size(kStepRows)];
 }
 
 constexpr bool PlanOnlyKindsAreRowsWithoutOperands() {
@@ -553,8 +494,9 @@ constexpr bool AreInTheOrderOfKinds() {
   for (size_t i = 0; i < kNumOpKinds; ++i) {
     if (static_cast<size_t>(RowOf(i).kind) != i) return false;
   }
-  return std::size(kOpRows) == kNumExecutedOpKinds &&
-         std::size(kOpRows) + std::size(kPlanOnlyRows) == kNumOpKinds;
+  constexpr size_t kNumExecuted = std::size(kOpRows) + std::size(kStepRows);
+  return kNumExecuted == kNumExecutedOpKinds &&
+         kNumExecuted + std::size(kPlanOnlyRows) == kNumOpKinds;
 }
 static_assert(AreInTheOrderOfKinds());
 

@@ -33,6 +33,12 @@ class LetterWriter {
     Set(SizeLetter::kGemmRows, a.m);
     Set(SizeLetter::kGemmCols, a.n);
     Set(SizeLetter::kGemmInner, a.k);
+    const int64_t inner = Blocks(a.k);
+    Set(SizeLetter::kInnerBlocks, inner);
+    Set(SizeLetter::kUnitRows, a.trans_b ? Blocks(a.n) : inner);
+    Set(SizeLetter::kUnitCols, a.trans_a   ? a.n
+                               : a.trans_b ? inner
+                                           : Blocks(a.n));
   }
   void operator()(const AttentionAttributes& a) {
     Set(SizeLetter::kSequences, a.num_sequences);
@@ -52,6 +58,8 @@ class LetterWriter {
     Set(SizeLetter::kPasses, a.amax_given ? 1 : 2);
     Set(SizeLetter::kRows, a.rows);
     Set(SizeLetter::kCols, a.cols);
+    Set(SizeLetter::kRowBlocks, Blocks(a.rows));
+    Set(SizeLetter::kColBlocks, Blocks(a.cols));
   }
   void operator()(const CollectiveAttributes& a) {
     Set(SizeLetter::kElements, a.num_elements);
@@ -68,10 +76,28 @@ class LetterWriter {
         Share(a.num_elements, a.data_sharded ? layout_.group_data() : 1);
     Set(SizeLetter::kElements, whole);
     Set(SizeLetter::kShare, share);
-    Set(SizeLetter::kParameters, layout_.shards_parameters() ? share : whole);
+    // Master weights alone are updated, and stand for the parameters.
+    const bool is_master = a.in_float8 && RecipeOf(layout_).has_masters();
+    Set(SizeLetter::kParameters,
+        layout_.shards_parameters() || is_master ? share : whole);
+    Set(SizeLetter::kUpdated, is_master ? 0 : share);
     const double gradients = layout_.shards_gradients() ? share : whole;
     Set(SizeLetter::kGradients, gradients);
     Set(SizeLetter::kRounded, layout_.rounds_across() ? share : gradients);
+  }
+
+  void operator()(const WeightBucketAttributes& a) {
+    const auto whole = static_cast<double>(a.num_elements);
+    const int32_t ranks = a.data_sharded ? layout_.group_data() : 1;
+    const double share = Share(a.num_elements, ranks);
+    const double parameters = layout_.shards_parameters() ? share : whole;
+    Set(SizeLetter::kElements, whole);
+    Set(SizeLetter::kShare, share);
+    Set(SizeLetter::kParameters, parameters);
+    Set(SizeLetter::kWeights,
+        RecipeOf(layout_).has_masters() ? share : parameters);
+    Set(SizeLetter::kAmaxes, kNumberStride);
+    Set(SizeLetter::kGatheredAmaxes, kNumberStride * a.num_buckets * ranks);
   }
 
   void operator()(const GroupedGemmAttributes& a) {
@@ -102,6 +128,9 @@ class LetterWriter {
     const int64_t length =
         a.document_length > 0 ? a.document_length : key_tokens;
     return static_cast<double>(length) * WindowShare(a.window, length);
+  }
+  static int64_t Blocks(int64_t size) {
+    return (size + kFloat8Block - 1) / kFloat8Block;
   }
   static double Share(int64_t num_elements, int32_t num_ranks) {
     return static_cast<double>(num_elements) / num_ranks;

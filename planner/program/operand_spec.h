@@ -35,12 +35,25 @@ enum class SizeLetter : uint8_t {
   kGemmRows,        // m
   kGemmCols,        // n
   kGemmInner,       // k
+  // Blocks of kFloat8Block numbers in 8-bit copies and products of them.
+  kRowBlocks,    // Those in R.
+  kColBlocks,    // Those in F.
+  kInnerBlocks,  // Those in k.
+  // The dims of the units of b. A weight's are those of its copy as rows, which
+  // the transposed copy shares.
+  kUnitRows,
+  kUnitCols,
   kElements,        // E: the full tensor, or the whole bucket.
   kShare,           // S: the part of E that belongs to this rank.
   kParameters,      // P: S where the layout shards parameters, else E.
   kGradients,       // G: S where the layout shards gradients, else E.
   kRounded,         // U: S where the layout rounds slices alone, else G.
   kReduced,         // Z: S of the shard group where `of_slice`, else E.
+  kUpdated,         // S where the update writes kernels' weights, else 0.
+  kWeights,         // The weights that the optimizer updates: S where they are
+                    // master weights, else P.
+  kAmaxes,          // Of a bucket, with what lies between them.
+  kGatheredAmaxes,  // Of all buckets and all ranks of a shard group.
   kTensorRanks,     // X
   kStepScalars,     // NumStepScalars().
   // Letters of kinds that can only be planned:
@@ -122,8 +135,8 @@ enum class ElementRole : uint8_t {
   kFloat64,
   kInt32,
   kBfloat16,
-  kFloat8,        // e4m3.
-  kFirstMoment,   // The layout's MomentFormat says it, as of the next.
+  kFloat8,       // e4m3.
+  kFirstMoment,  // The layout's MomentFormat says it, as of the next.
   kSecondMoment,
   kOfAttributes,  // The dtype of a collective's or transfer's attributes.
   kAny,           // Any type. Prices and measurements assume fp32.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "planner/program/op_table.h"
 
 namespace millrace {
@@ -131,13 +132,22 @@ std::string ToString(const TransferAttributes& a) {
 }
 
 std::string ToString(const OptimizerAttributes& a) {
-  return absl::StrCat(
-      "elements ", a.num_elements, Flag(a.data_sharded, "data_sharded"),
-      Flag(a.weight_decay, "weight_decay"), " share ", Number(a.share));
+  return absl::StrCat("elements ", a.num_elements,
+                      Flag(a.data_sharded, "data_sharded"),
+                      Flag(a.weight_decay, "weight_decay"), " share ",
+                      Number(a.share), Flag(a.in_float8, "in_float8"));
+}
+
+std::string ToString(const WeightBucketAttributes& a) {
+  return absl::StrCat("elements ", a.num_elements,
+                      Flag(a.data_sharded, "data_sharded"), " matrices ",
+                      absl::StrJoin(a.begins, ","), " bucket ", a.bucket_idx,
+                      " of ", a.num_buckets);
 }
 
 std::string ToString(const GroupedGemmAttributes& a) {
-  static constexpr const char* kFormats[] = {"", " fp8", " fp4"};
+  static constexpr const char* kFormats[] = {"", " fp8", " fp4",
+                                             " fp8_blockwise"};
   return absl::StrCat("m ", a.m, " n ", a.n, " k ", a.k, " count ", a.count,
                       kFormats[static_cast<int>(a.format)],
                       Flag(a.trans_a, "trans_a"), Flag(a.trans_b, "trans_b"));
@@ -243,6 +253,23 @@ bool CanFindAmax(OpKind kind) {
 }
 
 size_t MainOutput(OpKind kind) { return AddsToStream(kind) ? 1 : 0; }
+
+GemmFormat FormatOfProduct(OpKind kind) {
+  switch (kind) {
+    case OpKind::kFloat8Gemm:
+      return GemmFormat::kFloat8;
+    case OpKind::kFloat8BlockGemm:
+      return GemmFormat::kFloat8Blocks;
+    default:
+      return GemmFormat::kAsStored;
+  }
+}
+
+bool MakesFloat8Copies(OpKind kind) {
+  return kind == OpKind::kQuantizeFloat8 ||
+         kind == OpKind::kQuantizeFloat8Blocks ||
+         kind == OpKind::kQuantizeFloat8Squares;
+}
 
 bool FindsAmax(const OpAttributes& attributes) {
   return std::visit(

@@ -7,12 +7,15 @@
 // Under Precision::kBfloat16 activations, their gradients, logits and
 // parameters are bf16; rstd, lse, stats, weights of norms and gradients of
 // parameters stay fp32. Under GemmFormat::kFloat8 the products of layers are
-// kFloat8Gemm, of copies in 8 bits with one scale a tensor; all other tensors
-// stay as they are. A copy's unit is the value of its stored number one.
+// kFloat8Gemm, of copies in 8 bits with one scale a tensor, and the matrices
+// of those layers are parameters in 8 bits. Under kFloat8Blocks they are
+// kFloat8BlockGemm. All other tensors stay as they are. A copy's unit is the
+// value of its stored number one, in a block or a tensor.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OPS_H_
 #define MILLRACE_PLANNER_PROGRAM_OPS_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -45,6 +48,10 @@ enum class OpKind : uint8_t {
   kGemm,                      // A matrix product, with a bias if there is one.
   kQuantizeFloat8,            // Copies in 8 bits, and their unit.
   kFloat8Gemm,                // A matrix product of such copies.
+  kTransposeFloat8,           // A weight in 8 bits for input gradients.
+  kQuantizeFloat8Blocks,      // Copies in 8 bits, and units of blocks in rows.
+  kQuantizeFloat8Squares,     // Copies in 8 bits, and units of square blocks.
+  kFloat8BlockGemm,           // A matrix product of such copies.
   kBiasGradient,              // The sum of a product's gradient over tokens.
   kRope,                      // Rotary positions, in place.
   kQkNormRopeForward,         // The norm of each head, then rotary positions.
@@ -75,6 +82,8 @@ enum class OpKind : uint8_t {
   kClipFactor,                // The factor that clips gradients.
   kAdamW,                     // One bucket's update.
   kCastParameters,            // One bucket's master weights in bf16.
+  kWeightAmax,                // Magnitudes of the matrices in a rank's slice.
+  kQuantizeWeights,           // One bucket's weights in 8 bits.
 
   // Kinds that can be planned but not executed. Models, formats and axes that
   // workers do not know have them, and so have other frameworks' ways of
@@ -104,6 +113,12 @@ bool IsCollective(OpKind kind);  // Over a group of ranks.
 bool IsTransfer(OpKind kind);    // Between neighbouring stages.
 // Whether a norm of the stream adds a block's output to it first.
 bool AddsToStream(OpKind kind);
+
+// The matrices of a layer: both products of both blocks.
+inline constexpr int64_t kFloat8Matrices = 4;
+// The distance between two numbers that products read, in floats: a product
+// asks for an alignment.
+inline constexpr int64_t kNumberStride = 64;
 
 struct NoAttributes {
   friend bool operator==(const NoAttributes&, const NoAttributes&) = default;
@@ -140,9 +155,10 @@ struct NormAttributes {
                          const NormAttributes&) = default;
 };
 // c[m, n] = op(a)[m, k] op(b)[k, n], op(x) = transpose when trans_x: a is then
-// stored [k, m], b [n, k]. kFloat8Gemm states the same product, but reads
-// copies [m, k] and [n, k] in either case: tensor cores take 8 bits along k
-// only.
+// stored [k, m], b [n, k]. kFloat8Gemm and kFloat8BlockGemm state the same
+// product, but read copies [m, k] and [n, k] in either case: tensor cores take
+// 8 bits along k only. The units of a kFloat8BlockGemm are of blocks along k,
+// and b's of squares unless trans_a; OperandDims() has their dims.
 struct GemmAttributes {
   int64_t m, n, k;
   bool trans_a = false;
@@ -157,6 +173,13 @@ struct GemmAttributes {
 // The type of c: fp32 where weight gradients add up (those alone have trans_a),
 // else as activations are.
 DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
+// The format that a kind of product reads: 8-bit copies, or else kAsStored.
+GemmFormat FormatOfProduct(OpKind kind);
+inline bool IsFloat8Product(OpKind kind) {
+  return IsFloat8(FormatOfProduct(kind));
+}
+// Whether the kind makes the 8-bit copies that products of Programs read.
+bool MakesFloat8Copies(OpKind kind);
 // Whether a product is of the forward pass, run there or recomputed. Those
 // alone have trans_b.
 inline bool IsOfForwardPass(const GemmAttributes& gemm) { return gemm.trans_b; }
@@ -208,10 +231,11 @@ struct CollectiveAttributes {
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
 };
-// kQuantizeFloat8.
+// kQuantizeFloat8*.
 struct QuantizeAttributes {
   int64_t rows, cols;
-  bool amax_given = false;       // Whoever wrote x has found its amax.
+  // kQuantizeFloat8 only: whoever wrote x has found its amax.
+  bool amax_given = false;
   bool keeps_rows = true;        // Writes the copy [rows, cols].
   bool keeps_transposed = true;  // Writes the copy [cols, rows].
   friend bool operator==(const QuantizeAttributes&,
@@ -234,8 +258,28 @@ struct OptimizerAttributes {
   bool data_sharded;
   bool weight_decay = false;  // kAdamW.
   double share = 1;  // kSquaredNorm: 1 / ranks that add the same elements.
+  // kAdamW: the master weights, if there are any, are all that it writes of the
+  // weights, since kernels read them in 8 bits (kQuantizeWeights).
+  bool in_float8 = false;
   friend bool operator==(const OptimizerAttributes&,
                          const OptimizerAttributes&) = default;
+};
+
+// kWeightAmax and kQuantizeWeights: one bucket's matrices on their way from the
+// weights that the optimizer updates to 8 bits, with one scale a matrix. Every
+// rank of a shard group finds the magnitudes in its slice, all are gathered,
+// and the largest of a matrix is its amax, in whatever order.
+struct WeightBucketAttributes {
+  int64_t num_elements;  // As in OptimizerAttributes.
+  bool data_sharded;
+  // Where the matrices begin, as Bucket::float8_matrices says.
+  std::array<int64_t, kFloat8Matrices> begins = {};
+  // The bucket's place among those of the stage whose magnitudes are gathered
+  // together.
+  int64_t bucket_idx = 0;
+  int64_t num_buckets = 1;
+  friend bool operator==(const WeightBucketAttributes&,
+                         const WeightBucketAttributes&) = default;
 };
 
 // Products of one shape, as GemmAttributes states it, in one launch or several.
@@ -291,7 +335,8 @@ using OpAttributes =
                  AttentionAttributes, ElementwiseAttributes,
                  CollectiveAttributes, TransferAttributes, OptimizerAttributes,
                  GroupedGemmAttributes, GeneralAttentionAttributes,
-                 TrafficAttributes, ExchangeAttributes, QuantizeAttributes>;
+                 TrafficAttributes, ExchangeAttributes, QuantizeAttributes,
+                 WeightBucketAttributes>;
 
 // Whether the op leaves the largest magnitude of its main output as its last
 // one, for the kQuantizeFloat8 that reads the main output next.

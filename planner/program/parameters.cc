@@ -1,5 +1,6 @@
 #include "planner/program/parameters.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -164,7 +165,7 @@ class StageParametersBuilder {
   explicit StageParametersBuilder(const Layout& layout) : layout_(layout) {}
 
   void AddBucket(std::string name, const std::vector<Parameter>& parameters,
-                 BucketKind kind) {
+                 BucketKind kind, bool in_float8 = false) {
     Bucket bucket{.name = std::move(name),
                   .offset = stage_.num_elements,
                   .num_elements = 0,
@@ -173,14 +174,18 @@ class StageParametersBuilder {
                                        kind == BucketKind::kWholeBiases,
                   .is_read_all_along = kind != BucketKind::kMatrices,
                   .is_copy = false,
-                  .slots = {}};
+                  .slots = {},
+                  .float8_matrices = {}};
     int64_t end = bucket.offset;
+    std::vector<int64_t> begins;  // Of matrices.
     absl::string_view before;
     for (const Parameter& parameter : parameters) {
       const ParameterBox box = TensorBox(parameter, layout_.tensor, 0);
       // Every operand of an op starts at its alignment.
       if (!ContinuesFusedMatrix(before, parameter.name)) {
-        end = RoundUp(end, kBucketAlignment);
+        end =
+            RoundUp(end, in_float8 ? kFloat8BucketAlignment : kBucketAlignment);
+        begins.push_back(end - bucket.offset);
       }
       before = parameter.name;
       bucket.slots.push_back(static_cast<int32_t>(stage_.slots.size()));
@@ -192,6 +197,7 @@ class StageParametersBuilder {
     }
     bucket.num_elements =
         RoundUp(end - bucket.offset, layout_.data * BucketAlignment(layout_));
+    if (in_float8) bucket.float8_matrices = std::move(begins);
     stage_.num_elements += bucket.num_elements;
     stage_.num_optimizer_elements +=
         bucket.num_elements /
@@ -280,8 +286,15 @@ bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
   return used != bucket.num_elements;
 }
 
+bool IsInFloat8(const ModelSpec& model, const Layout& layout, int64_t layer) {
+  return layout.gemm_format == GemmFormat::kFloat8 &&
+         !model.is_stored_layer(layer);
+}
+
 int64_t BucketAlignment(const Layout& layout) {
-  return std::max(kBucketAlignment,
+  return std::max(layout.gemm_format == GemmFormat::kFloat8
+                      ? kFloat8BucketAlignment
+                      : kBucketAlignment,
                   DTypeNumbers(Describe(layout.moments).exp_avg));
 }
 
@@ -309,7 +322,8 @@ StageParameters BuildStageParameters(const ModelSpec& model,
                                           : norms)
           .push_back(std::move(parameter));
     }
-    builder.AddBucket(absl::StrCat("layers.", layer), matrices, kMatrices);
+    builder.AddBucket(absl::StrCat("layers.", layer), matrices, kMatrices,
+                      IsInFloat8(model, layout, layer));
   }
   if (stage == layout.pipeline - 1) {
     for (Parameter& parameter : FinalNorm(model)) {

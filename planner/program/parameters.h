@@ -91,12 +91,26 @@ struct Bucket {
   // has it too. Both see the sum of their gradients.
   bool is_copy;
   std::vector<int32_t> slots;  // Indices into StageParameters::slots.
+  // Where the matrices of products begin, in elements from the bucket's start,
+  // if kernels read them in 8 bits (IsInFloat8()); else empty. Each reaches to
+  // the next one's begin, the last to the bucket's end: padding is zero and
+  // changes no magnitude.
+  std::vector<int64_t> float8_matrices;
+
+  bool in_float8() const { return !float8_matrices.empty(); }
 };
+// Whether products of the layer read its matrices in 8 bits. Such matrices have
+// no other form than the weights that the optimizer updates and, made of these
+// at the start of each step, what products read.
+bool IsInFloat8(const ModelSpec& model, const Layout& layout, int64_t layer);
 // Elements: kBufferAlignment bytes in bf16, so that weights start at multiples
 // of it in the flat buffer of either precision.
 inline constexpr int64_t kBucketAlignment = 128;
-// The alignment of a data rank's slice of a bucket: kBucketAlignment, or where
-// moments are kept in blocks, kMomentBlock, so that no slice cuts a block.
+// The same of matrices that are read in 8 bits.
+inline constexpr int64_t kFloat8BucketAlignment = 256;
+// The alignment of a data rank's slice of a bucket: kBucketAlignment; where
+// moments are kept in blocks, kMomentBlock, so that no slice cuts a block;
+// under GemmFormat::kFloat8, kFloat8BucketAlignment.
 int64_t BucketAlignment(const Layout& layout);
 
 // The parameters that every rank of one pipeline stage holds (offsets are alike

@@ -113,6 +113,10 @@ void WriteProgram(const Program& program,
                   program.scalars_buffer, ", master ", program.master_buffer,
                   ", norms ", program.norms_buffer, ", scratch ",
                   program.scratch_buffer, "\n");
+  if (program.float8_weights_buffer >= 0) {
+    absl::StrAppend(&text, "weights in 8 bits: ", program.float8_weights_buffer,
+                    "\n");
+  }
   absl::StrAppend(&text, "\nbuckets: name, offset, elements\n");
   for (const Bucket& bucket : program.parameters.buckets) {
     absl::StrAppend(&text, "  ", bucket.name, " ", bucket.offset, " ",

@@ -96,7 +96,8 @@ struct Instruction {
 };
 
 // kPublish makes the parameters that kernels read from the master weights,
-// after these were initialized or loaded; empty in fp32.
+// after these were initialized or loaded; empty in fp32. Weights in 8 bits are
+// made at the start of the other Programs.
 enum class ProgramKind : uint8_t { kTraining, kValidation, kPublish };
 
 struct Program {
@@ -116,12 +117,15 @@ struct Program {
   BufferId exp_avg_sq_buffer;  // -1 in a validation Program.
   BufferId scalars_buffer;
   // fp32 master weights, num_optimizer_elements like the moments, where the
-  // flat parameters are bf16; else -1.
+  // flat parameters are bf16, which are without those in 8 bits then; else -1.
   BufferId master_buffer = -1;
   // Weights of norms in fp32 (planner/program/parameters.h: the bucket "norms",
   // or its slice) where the flat parameters are bf16, which end before them;
   // else -1.
   BufferId norms_buffer = -1;
+  // Weights in 8 bits, bucket after bucket (Bucket::in_float8()): all of them,
+  // and then all transposed; or under ZeRO-3 the rank's slices. -1: none.
+  BufferId float8_weights_buffer = -1;
   // Scratch memory of the compute lane's kernels, which no instruction names;
   // -1 in fp32.
   BufferId scratch_buffer = -1;

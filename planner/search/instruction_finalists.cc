@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/program_size.h"
@@ -47,7 +48,8 @@ InstructionFinalists::InstructionFinalists(const LayoutSpace& space,
                                            StepModel& model)
     : space_(space), memory_limit_(memory_limit), cost_(cost), model_(model) {}
 
-absl::Status InstructionFinalists::PriceAll(std::vector<Finalist>* finalists) {
+absl::Status InstructionFinalists::PriceAll(bool until_one_fits,
+                                            std::vector<Finalist>* finalists) {
   size_t num_priced = 0;
   // Step times of the fastest finalist so far, by either model.
   double fastest_s = std::numeric_limits<double>::infinity();
@@ -66,6 +68,7 @@ absl::Status InstructionFinalists::PriceAll(std::vector<Finalist>* finalists) {
     }
     RETURN_IF_ERROR(Price(&finalist));
     if (finalist.instructions.has_value() && finalist.fits) {
+      if (until_one_fits) return absl::OkStatus();
       ++num_priced;
       if (finalist.instructions->step_time_s < fastest_s) {
         fastest_s = finalist.instructions->step_time_s;
@@ -177,7 +180,7 @@ void InstructionFinalists::TakeMemory(const Prediction& memory,
 }
 
 absl::StatusOr<bool> InstructionFinalists::StageFits(const Layout& layout,
-                                                     int32_t stage) {
+                                                     int32_t stage) const {
   Layout shorter = layout;
   shorter.num_microbatches = FewMicrobatches(layout);
   ASSIGN_OR_RETURN(const Program program,
@@ -190,21 +193,29 @@ absl::StatusOr<std::optional<Finalist>> InstructionFinalists::FitRecompute(
   const Layout& layout = finalist.layout;
   if (!LeavesStagesOpen(space_.constraints.recompute)) return std::nullopt;
   Layout fitted = layout;
+  const std::vector<StageRecomputes> allowed =
+      AllowedRecomputes(space_, layout);
+  std::vector<std::optional<Recompute>> least(layout.pipeline);
+  RETURN_IF_ERROR(ParallelFor(
+      layout.pipeline, NumComputeThreads(), [&](int64_t i) -> absl::Status {
+        const auto stage = static_cast<int32_t>(i);
+        for (const StageRecomputes& again : allowed) {
+          if (!Has(again.recompute, layout.recompute_of(stage))) continue;
+          Layout uniform = layout;
+          SetRecompute(again, &uniform);
+          ASSIGN_OR_RETURN(const bool fits, StageFits(uniform, stage));
+          if (!fits) continue;
+          least[i] = again.recompute;
+          break;
+        }
+        return absl::OkStatus();
+      }));
   fitted.recompute = Recompute::kNone;
   fitted.recompute_by_stage.clear();
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    bool fits = false;
-    for (const StageRecomputes& again : AllowedRecomputes(space_, layout)) {
-      if (!Has(again.recompute, layout.recompute_of(stage))) continue;
-      Layout uniform = layout;
-      SetRecompute(again, &uniform);
-      ASSIGN_OR_RETURN(fits, StageFits(uniform, stage));
-      if (!fits) continue;
-      fitted.recompute_by_stage.push_back(again.recompute);
-      fitted.recompute = fitted.recompute | again.recompute;
-      break;
-    }
-    if (!fits) return std::nullopt;
+  for (const std::optional<Recompute>& stage : least) {
+    if (!stage.has_value()) return std::nullopt;
+    fitted.recompute_by_stage.push_back(*stage);
+    fitted.recompute = fitted.recompute | *stage;
   }
   if (absl::c_all_of(fitted.recompute_by_stage, [&](Recompute stage) {
         return stage == fitted.recompute_by_stage.front();

@@ -34,10 +34,11 @@ class InstructionFinalists {
                        const CostModel& cost, StepModel& model);
 
   // Prices the finalists that can be lowered, in their order, as many as stays
-  // quick. Where the Programs of one do not fit, it adds the same layout with
-  // the least recompute in each stage with which the stage's Program fits.
-  // Errors are those of lowering.
-  absl::Status PriceAll(std::vector<Finalist>* finalists);
+  // quick, or with `until_one_fits` up to the first whose Programs fit. Where
+  // the Programs of one do not fit, it adds the same layout with the least
+  // recompute in each stage with which the stage's Program fits. Errors are
+  // those of lowering.
+  absl::Status PriceAll(bool until_one_fits, std::vector<Finalist>* finalists);
   // Prices one finalist that can be lowered. Steps of many micro-batches are
   // predicted from few (planner/search/short_step.h).
   absl::Status Price(Finalist* finalist);
@@ -60,7 +61,7 @@ class InstructionFinalists {
   // where no allowed recompute helps.
   absl::StatusOr<std::optional<Finalist>> FitRecompute(
       const Finalist& finalist);
-  absl::StatusOr<bool> StageFits(const Layout& layout, int32_t stage);
+  absl::StatusOr<bool> StageFits(const Layout& layout, int32_t stage) const;
   absl::StatusOr<LoweredStep> LowerAll(Finalist* finalist);
 
   const LayoutSpace& space_;

@@ -140,6 +140,7 @@ std::vector<int32_t> LayoutTree::Replicas(const Layout& sharding,
         sequences / *data > most_microbatches_ ||
         !Permits(space_.constraints.data, *data) ||
         !Permits(space_.constraints.devices, replica_ranks * *data) ||
+        replica_ranks * *data < space_.least_devices ||
         RanksForExperts(sharding, *data) % sharding.expert != 0) {
       continue;
     }

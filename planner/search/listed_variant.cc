@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/stage_time.h"
@@ -142,15 +143,19 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     int64_t arena_bytes) {
   if (layout.pipeline == 1 || layout.shards_gradients()) return std::nullopt;
   layout.listed_stages.clear();
-  for (int32_t s = 0; s < layout.pipeline; ++s) {
-    const PassSeconds passes = PassesOfStage(model, layout, s, cost);
-    ListedStage stage{
-        .forward_us = Microseconds(passes.forward),
-        .input_gradient_us = Microseconds(passes.input_gradient),
-        .weight_gradient_us = Microseconds(passes.weight_gradient)};
-    FillBytes(BuildTrainingGraph(model, layout, s), &stage);
-    layout.listed_stages.push_back(stage);
-  }
+  std::vector<ListedStage> stages(layout.pipeline);
+  RETURN_IF_ERROR(
+      ParallelFor(layout.pipeline, NumComputeThreads(), [&](int64_t i) {
+        const auto stage = static_cast<int32_t>(i);
+        const PassSeconds passes = PassesOfStage(model, layout, stage, cost);
+        stages[i] = {
+            .forward_us = Microseconds(passes.forward),
+            .input_gradient_us = Microseconds(passes.input_gradient),
+            .weight_gradient_us = Microseconds(passes.weight_gradient)};
+        FillBytes(BuildTrainingGraph(model, layout, stage), &stages[i]);
+        return absl::OkStatus();
+      }));
+  layout.listed_stages = std::move(stages);
   layout.listed_transfer_us =
       Microseconds(TransferSeconds(model, layout, cost));
   layout.schedule = Schedule::kListScheduled;

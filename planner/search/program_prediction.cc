@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/lower/lower.h"
 #include "planner/search/prediction.h"
@@ -76,7 +78,8 @@ void FillMemory(std::span<const Program> programs,
   prediction->overhead_bytes = OverheadBytes(largest, overhead);
   prediction->parameter_bytes =
       BufferBytes(largest, largest.parameters_buffer) +
-      BufferBytes(largest, largest.norms_buffer);
+      BufferBytes(largest, largest.norms_buffer) +
+      BufferBytes(largest, largest.float8_weights_buffer);
   prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
   prediction->optimizer_bytes =
       BufferBytes(largest, largest.exp_avg_buffer) +
@@ -96,17 +99,22 @@ namespace {
 
 std::vector<StageSimulation> StagesOf(std::span<const Program> programs,
                                       const CostModel& cost) {
-  std::vector<StageSimulation> stages;
-  for (const Program& program : programs) {
+  std::vector<StageSimulation> stages(programs.size());
+  const auto fill = [&](int64_t i) {
+    const Program& program = programs[i];
     std::vector<bool> by_copy_engines;
     for (const Instruction& in : program.instructions) {
       by_copy_engines.push_back(
           cost.IsByCopyEngines(program.layout, in.kind, in.attributes));
     }
-    stages.push_back({.program = &program,
-                      .seconds = cost.ProgramSeconds(program),
-                      .by_copy_engines = std::move(by_copy_engines)});
-  }
+    stages[i] = {.program = &program,
+                 .seconds = cost.ProgramSeconds(program),
+                 .by_copy_engines = std::move(by_copy_engines)};
+    return absl::OkStatus();
+  };
+  CHECK(ParallelFor(static_cast<int64_t>(stages.size()), NumComputeThreads(),
+                    fill)
+            .ok());
   return stages;
 }
 

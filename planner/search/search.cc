@@ -86,7 +86,11 @@ SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
   if (!input.allows_plan_only) {
     // Without executable layouts the search says so and looks no further.
     LayoutSpace all = std::move(executable).value_or(space);
-    all.constraints.devices = space.num_devices;
+    if (input.least_devices > 0) {
+      all.least_devices = input.least_devices;
+    } else {
+      all.constraints.devices = space.num_devices;
+    }
     return {.all = LayoutTree(std::move(all), most_microbatches),
             .simulates = input.simulates,
             .lowers = lowers};
@@ -123,7 +127,7 @@ class Search {
   Search& operator=(const Search&) = delete;
 
   absl::StatusOr<Plan> Run() {
-    if (!scope_.has_plan_only) {
+    if (!scope_.has_plan_only && input_.least_devices == 0) {
       RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
     } else if (!HasLayout(scope_.all)) {
       return ExplainEmptyTree(scope_.all);
@@ -194,7 +198,9 @@ class Search {
       RETURN_IF_ERROR(by_passes_.List(&finalists_));
     }
     if (!scope_.lowers) return absl::OkStatus();
-    RETURN_IF_ERROR(by_instructions_.PriceAll(&finalists_));
+    RETURN_IF_ERROR(by_instructions_.PriceAll(
+        /*until_one_fits=*/input_.is_urgent, &finalists_));
+    if (input_.is_urgent && !scope_.all.ListsPasses()) return absl::OkStatus();
     RETURN_IF_ERROR(AddListScheduled(scope_.all.space(), cost_, memory_limit_,
                                      &by_instructions_, &finalists_));
     if (copy_engines_ == CopyEngineChoice::kIfFaster) {
@@ -364,7 +370,7 @@ bool IsPlanOnPaper(const JobSpec& job, int32_t num_devices,
 
 absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
   const DeviceSpec& device = profile.device;
-  const bool is_fp8 = format == GemmFormat::kFloat8;
+  const bool is_fp8 = IsFloat8(format);
   if (format == GemmFormat::kAsStored ||
       (is_fp8 ? device.fp8_flops_per_s : device.fp4_flops_per_s) > 0) {
     return absl::OkStatus();

@@ -19,8 +19,8 @@ struct SearchInput {
   int32_t num_devices;
   // 0: the profile's. The job's resources.memory_per_device overrides both.
   int64_t device_memory_bytes = 0;
-  // False: only layouts that workers can execute and that use all devices, for
-  // a run. True: also plan-only layouts, and layouts that leave devices idle.
+  // False: only layouts that workers can execute, for a run. True: also
+  // plan-only layouts, and layouts that leave devices idle.
   bool allows_plan_only = false;
   // False: the closed form alone chooses, and stages stay inside replicas on
   // the network. For when time is short.
@@ -28,6 +28,13 @@ struct SearchInput {
   // False: nothing is lowered, so passes have the last word. For when time is
   // short.
   bool lowers = true;
+  // For a run: the layout uses so many devices at least and may leave others
+  // idle. 0: it uses all devices.
+  int32_t least_devices = 0;
+  // True: devices wait for the plan. The first layout in the closed form's
+  // order whose Programs fit is taken, without list-scheduled variants and ones
+  // with copy engines unless the job asks for these.
+  bool is_urgent = false;
 };
 
 // Whether the plan can only be one on paper: the job asks for what workers

@@ -25,6 +25,7 @@
 #include "planner/explain/layout_name.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/job_file.h"
+#include "planner/job/object_path.h"
 #include "planner/profile/profile_file.h"
 #include "python/native/given_batches.h"
 #include "worker/backend/agent_devices.h"
@@ -356,6 +357,14 @@ absl::Status DescribeInPlace(millrace_trainer& rank) {
   return absl::OkStatus();
 }
 
+absl::Status CheckIsFolder(const std::string& path) {
+  if (!IsObjectPath(path)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   ": Python's trainer keeps checkpoints in folders; "
+                   "s3:// paths are for jobs of millrace run"));
+}
+
 // Each rank writes its part; rank 0 commits when it has all entries, and tells
 // the others how that went.
 absl::Status Save(const std::string& directory, int32_t keep,
@@ -373,6 +382,7 @@ absl::Status Save(const std::string& directory, int32_t keep,
       .samples_consumed = step * rank.job.training.global_batch,
       .layout = rank.plan.layout,
       .job_yaml = JobToYaml(rank.job)};
+  RETURN_IF_ERROR(CheckIsFolder(directory));
   const PrivateFiles private_files;
   const std::string key = absl::StrCat("save/", rank.num_saves++, "/");
   RETURN_IF_ERROR(
@@ -398,6 +408,7 @@ absl::Status Save(const std::string& directory, int32_t keep,
 }
 
 absl::Status Load(const std::string& path, millrace_trainer& rank) {
+  RETURN_IF_ERROR(CheckIsFolder(path));
   RETURN_IF_ERROR(CheckIsOfModel(*PosixFileSystem(), path, rank.job.model));
   ASSIGN_OR_RETURN(const std::vector<StatePiece> state,
                    rank.trainer->StateToFill());

@@ -38,6 +38,9 @@ pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
+# Linked in, since the answers of object stores need little of it.
+find_library(EXPAT_ARCHIVE NAMES libexpat.a REQUIRED)
+
 # Gloo ships no CMake package in Debian 12.
 find_library(GLOO_LIBRARY NAMES gloo REQUIRED)
 find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)

@@ -1,8 +1,10 @@
 """How true plans are over a slow network, and how good: hosts of two CPU ranks, made of
 namespaces on this machine, whose links carry so many Mbit/s each way and delay each packet.
+Each host has an equal share of this machine's cores for itself, as real hosts have.
 
     shaped_hosts.py MILLRACE SLOW_LINK [--hosts 2] [--mbit 1000] [--delay-us 500] [--steps 30]
-                    [--layout "pipeline: 2, data: 2"]...
+                    [--layout "pipeline: 2, data: 2"]... [--keep FOLDER]
+    shaped_hosts.py MILLRACE --gpus [--steps 30] [--layout "tensor: 2"]... [--keep FOLDER]
 
 SLOW_LINK is the program of slow_link.cc: ninja -C build-test millrace slow_link, then
 
@@ -12,7 +14,14 @@ Measures a profile over the hosts, trains twelve layouts and the planner's own c
 checks that all losses agree, and prints the predicted and the measured step of each (the median
 after the first five). Then two bars: predictions of the first eight layouts within 10 % each and
 5 % in the median; the planner's choice within 3 % of the best of the twelve. Exits with 1 if one
-is missed. Needs what tests/e2e/hosts.py needs and /dev/net/tun. Times count only if the machine
+is missed. With --keep the first host's run folders are copied to FOLDER at the end, for `millrace
+report` and `millrace diagnose`.
+
+With --gpus there are two hosts with one of this machine's GPUs each, joined as fast as the machine
+does it, and other layouts. Each is also trained on one host with two GPUs, whose losses it must
+have. The first bar alone is checked.
+
+Needs what tests/e2e/hosts.py needs and /dev/net/tun. Times count only if the machine
 does nothing else: its load is printed.
 """
 
@@ -20,6 +29,7 @@ import argparse
 import glob
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,12 +37,24 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e"))
 from hosts import Hosts, WhyNot
 
+# Every choice that matters is named, so that the planner adds none and no two layouts are the same.
 # The first eight are those whose predictions are compared.
-LAYOUTS = ("data: 4", "data: 4, zero: 1", "data: 2, tensor: 2", "data: 2, pipeline: 2",
-           "tensor: 4", "pipeline: 4", "pipeline: 2, tensor: 2", "data: 2, pipeline: 2, zero: 1",
-           "data: 4, zero: 2", "data: 4, data_groups: 2", "data: 4, zero: 1, data_groups: 2",
-           "data: 2, tensor: 2, zero: 1")
+LAYOUTS = ("data: 4, zero: 0, data_groups: 1, micro_batch: 4",
+           "data: 4, zero: 1, data_groups: 1, micro_batch: 4",
+           "data: 2, tensor: 2, zero: 0, data_groups: 1, micro_batch: 8",
+           "data: 2, pipeline: 2, zero: 0, data_groups: 1, micro_batch: 2",
+           "tensor: 4, micro_batch: 16",
+           "pipeline: 4, micro_batch: 2",
+           "pipeline: 2, tensor: 2, micro_batch: 4",
+           "data: 2, pipeline: 2, zero: 1, data_groups: 1, micro_batch: 4",
+           "data: 4, zero: 2, data_groups: 1, micro_batch: 4",
+           "data: 4, zero: 1, data_groups: 2, micro_batch: 4",
+           "data: 4, zero: 2, data_groups: 2, micro_batch: 2",
+           "data: 2, tensor: 2, zero: 1, data_groups: 1, micro_batch: 4")
 NUM_PREDICTED = 8
+GPU_LAYOUTS = ("data: 2, zero: 0, micro_batch: 4", "data: 2, zero: 1, micro_batch: 4",
+               "data: 2, zero: 2, micro_batch: 2", "tensor: 2, micro_batch: 4",
+               "pipeline: 2, micro_batch: 1")
 EACH, MEDIAN, CHOICE = 0.10, 0.05, 0.03
 LOSS_TOLERANCE = 2e-5
 FIRST_STEPS = 5
@@ -72,52 +94,73 @@ class SlowLinks:
             link.stdout.close()
 
 
-def job_text(hosts, layout, steps):
+SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                       "../../configs/hardware/h200-sxm.yaml")
+CPU_MODEL = """\
+model: {family: llama, vocab_size: 1024, hidden: 256, layers: 4, heads: 8, kv_heads: 4,
+        ffn_hidden: 704, sequence_length: 128}"""
+GPU_MODEL = """\
+model: {family: llama, vocab_size: 32000, hidden: 1024, layers: 8, heads: 16, kv_heads: 8,
+        ffn_hidden: 2816, sequence_length: 2048}"""
+
+
+def job_text(hosts, layout, steps, gpus, devices, profile):
     return f"""\
 name: shaped
-model: {{family: llama, vocab_size: 1024, hidden: 256, layers: 4, heads: 8, kv_heads: 4,
-        ffn_hidden: 704, sequence_length: 128}}
+{GPU_MODEL if gpus else CPU_MODEL}
 data: {{synthetic: true}}
-training: {{steps: {steps}, global_batch: 16, seed: 1, optimizer: {{learning_rate: 1e-3}}}}
-resources: {{devices_per_agent: 2, threads_per_device: 1}}
+training: {{steps: {steps}, global_batch: 16, seed: 1, optimizer: {{learning_rate: 1e-3}},
+           precision: {"bf16" if gpus else "fp32"}}}
+resources: {{devices_per_agent: {devices}, {"backend: cuda" if gpus else "threads_per_device: 1"}}}
 layout: {layout}
+profile: {profile}
 checkpoint: {{at_end: false, interval_steps: 0, resume: none}}
 profile_output: none
 output: {{directory: {hosts.private}/runs}}
 """
 
 
-def train(hosts, millrace, layout, steps):
-    """The run's records and the layout that it ran."""
-    job = hosts.private + "/job.yaml"
-    with open(hosts.folder_of(1) + "/job.yaml", "w") as file:
-        file.write(job_text(hosts, layout, steps))
-    done = hosts.mpirun([millrace, "agent", job], timeout=900)
-    if done.returncode != 0:
-        sys.exit(f"{layout}: exit code {done.returncode}\n{done.stdout}")
-    folder = max(glob.glob(hosts.folder_of(1) + "/runs/shaped-2*"), key=os.path.getmtime)
-    plan = next((line[6:].split(";")[0] for line in done.stdout.splitlines()
-                 if line.startswith("plan: ")), "")
-    with open(folder + "/metrics.jsonl") as lines:
-        return [json.loads(line) for line in lines], plan
-
-
 class Bench:
-    def __init__(self, hosts, millrace, steps):
-        self.hosts, self.millrace, self.steps = hosts, millrace, steps
+    def __init__(self, hosts, millrace, steps, gpus):
+        self.hosts, self.millrace, self.steps, self.gpus = hosts, millrace, steps, gpus
         self.first_losses = None
+
+    def train(self, layout, num_hosts=None):
+        """The run's records and the layout that it ran; on one host with both GPUs if num_hosts
+        is 1."""
+        devices = 2 // (num_hosts or 2) if self.gpus else 2
+        job = self.hosts.private + "/job.yaml"
+        with open(self.hosts.folder_of(1) + "/job.yaml", "w") as file:
+            # Losses do not depend on the profile, so the run on one host measures none.
+            profile = SHIPPED if num_hosts else "auto"
+            file.write(job_text(self.hosts, layout, self.steps, self.gpus, devices, profile))
+        # Host N of several has GPU N - 1. Namespaces do not divide GPUs.
+        choose = "CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_RANK " if self.gpus and devices == 1 else ""
+        done = self.hosts.mpirun(["sh", "-c", f"{choose}exec {self.millrace} agent {job}"],
+                                 num_hosts=num_hosts, timeout=900)
+        if done.returncode != 0:
+            sys.exit(f"{layout}: exit code {done.returncode}\n{done.stdout}")
+        folder = max(glob.glob(self.hosts.folder_of(1) + "/runs/shaped-2*"), key=os.path.getmtime)
+        plan = next((line[6:].split(";")[0] for line in done.stdout.splitlines()
+                     if line.startswith("plan: ")), "")
+        with open(folder + "/metrics.jsonl") as lines:
+            return [json.loads(line) for line in lines], plan
 
     def measure(self, layout):
         """Measured and predicted seconds of a step; prints both."""
-        records, plan = train(self.hosts, self.millrace, layout, self.steps)
+        records, plan = self.train(layout)
         losses = [record["loss"] for record in records]
-        self.first_losses = self.first_losses or losses
-        worst = max(abs(a / b - 1) for a, b in zip(losses, self.first_losses))
+        expected = self.first_losses or losses
+        if self.gpus:
+            expected = [record["loss"] for record in self.train(layout, num_hosts=1)[0]]
+        else:
+            self.first_losses = expected
+        worst = max(abs(a / b - 1) for a, b in zip(losses, expected))
         if len(losses) != self.steps or worst > LOSS_TOLERANCE:
-            sys.exit(f"{layout}: {len(losses)} losses, {worst:.1e} from the first layout's")
+            sys.exit(f"{layout}: {len(losses)} losses, {worst:.1e} from those expected")
         measured = statistics.median(record["step_time_s"] for record in records[FIRST_STEPS:])
         predicted = records[-1]["predicted_step_time_s"]
-        print(f"{layout:36} {predicted * 1e3:7.1f} ms {measured * 1e3:7.1f} ms "
+        print(f"{layout:60} {predicted * 1e3:7.1f} ms {measured * 1e3:7.1f} ms "
               f"{100 * (predicted / measured - 1):+6.1f} %", flush=True)
         if layout == "auto":
             print(f"  which is {plan}", flush=True)
@@ -131,31 +174,44 @@ def verdict(met):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("millrace")
-    parser.add_argument("slow_link")
+    parser.add_argument("slow_link", nargs="?")
+    parser.add_argument("--gpus", action="store_true")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--mbit", type=int, default=1000)
     parser.add_argument("--delay-us", type=int, default=500)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--layout", action="append")
+    parser.add_argument("--keep", metavar="FOLDER")
     arguments = parser.parse_args()
-    reason = WhyNot() or ("" if os.path.exists("/dev/net/tun") else "no /dev/net/tun")
+    if arguments.gpus == bool(arguments.slow_link) or (arguments.gpus and arguments.hosts != 2):
+        sys.exit("expected SLOW_LINK, or --gpus with two hosts and no SLOW_LINK")
+    reason = WhyNot() or ("" if arguments.gpus or os.path.exists("/dev/net/tun")
+                          else "no /dev/net/tun")
     if reason:
         sys.exit(reason)
     if arguments.steps <= FIRST_STEPS:
         sys.exit(f"--steps: expected more than {FIRST_STEPS}")
-    layouts = arguments.layout or LAYOUTS
-    with Hosts(arguments.hosts) as hosts:
-        links = SlowLinks(hosts, os.path.abspath(arguments.slow_link), arguments.mbit,
-                          arguments.delay_us)
+    layouts = arguments.layout or (GPU_LAYOUTS if arguments.gpus else LAYOUTS)
+    with Hosts(arguments.hosts, own_cores=True) as hosts:
+        links = None
+        if not arguments.gpus:
+            links = SlowLinks(hosts, os.path.abspath(arguments.slow_link), arguments.mbit,
+                              arguments.delay_us)
         try:
-            bench = Bench(hosts, os.path.abspath(arguments.millrace), arguments.steps)
-            print(f"{arguments.hosts} hosts, {arguments.mbit} Mbit/s, {arguments.delay_us} us one "
-                  f"way; load of the machine before: {os.getloadavg()[0]:.1f}")
-            print(f"{'layout':36} {'predicted':>10} {'measured':>10} {'error':>7}")
+            bench = Bench(hosts, os.path.abspath(arguments.millrace), arguments.steps,
+                          arguments.gpus)
+            link = (f"{arguments.mbit} Mbit/s, {arguments.delay_us} us one way" if links
+                    else "one GPU each")
+            print(f"{arguments.hosts} hosts, {link}; load of the machine before: "
+                  f"{os.getloadavg()[0]:.1f}")
+            print(f"{'layout':60} {'predicted':>10} {'measured':>10} {'error':>7}")
             results = [bench.measure("{" + layout + "}") for layout in layouts]
-            chosen, _ = bench.measure("auto")
+            chosen = None if arguments.gpus else bench.measure("auto")[0]
         finally:
-            links.close()
+            if arguments.keep:
+                shutil.copytree(hosts.folder_of(1) + "/runs", arguments.keep, symlinks=True)
+            if links:
+                links.close()
     errors = [abs(predicted / measured - 1)
               for measured, predicted in results[:NUM_PREDICTED]]
     median = statistics.median(errors)
@@ -163,6 +219,8 @@ def main():
     print(f"predictions of {len(errors)} layouts: worst {100 * max(errors):.1f} % (bar "
           f"{100 * EACH:.0f} %), median {100 * median:.1f} % (bar {100 * MEDIAN:.0f} %): "
           f"{verdict(is_true)}")
+    if arguments.gpus:
+        sys.exit(0 if is_true else 1)
     best = min(measured for measured, _ in results)
     is_good = chosen <= (1 + CHOICE) * best
     print(f"the planner's choice: {chosen * 1e3:.1f} ms, {100 * (chosen / best - 1):+.1f} % beside "

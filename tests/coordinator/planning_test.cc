@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "coordinator/protocol/convert.h"
 
 namespace millrace {
@@ -140,6 +142,47 @@ TEST(CheckStateFitsTest, ComparesStateWithAllDevices) {
       << status;
   job.resources.memory_per_device_bytes = state_bytes;
   EXPECT_EQ(CheckStateFits(job, devices), absl::OkStatus());
+}
+
+// Goal: the plan for devices that were there before is found again, the
+// newest of several, if it fits them; the first one is never forgotten. Method:
+// plans of devices that differ in one fact each.
+TEST(MadePlansTest, FindsThePlanOfTheSameDevices) {
+  const DeviceFacts all = {.num_devices = 8,
+                           .ranks_per_host = 4,
+                           .machines = {"a", "a"},
+                           .memory_bytes = 1000};
+  DeviceFacts fewer = all;
+  fewer.num_devices = 4;
+  fewer.machines = {"a"};
+  const auto plan_of = [](int64_t bytes) {
+    Plan plan;
+    plan.prediction.persistent_bytes = bytes;
+    return std::make_shared<const Plan>(plan);
+  };
+  const auto first = plan_of(900), second = plan_of(800), third = plan_of(700);
+  MadePlans made;
+  EXPECT_EQ(made.Find(all), nullptr);
+  made.Add(all, first);
+  made.Add(fewer, second);
+  DeviceFacts again = all;
+  again.may_leave_idle = true;
+  EXPECT_EQ(made.Find(again), first);
+  EXPECT_EQ(made.Find(fewer), second);
+  made.Add(fewer, third);
+  EXPECT_EQ(made.Find(fewer), third);
+  again.memory_bytes = 899;
+  EXPECT_EQ(made.Find(again), nullptr);
+  again = all;
+  again.machines[1] = "b";
+  EXPECT_EQ(made.Find(again), nullptr);
+  for (int32_t i = 20; i < 30; ++i) {
+    fewer.num_devices = i;
+    made.Add(fewer, second);
+  }
+  EXPECT_EQ(made.Find(all), first);
+  fewer.num_devices = 20;
+  EXPECT_EQ(made.Find(fewer), nullptr);
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ class WriteAheadLogTest : public testing::Test {
     ASSERT_TRUE((*log)->PlanChosen("{\"a\": \"b\\n\"}").ok());
     ASSERT_TRUE((*log)->GenerationRaised(Generation{2}).ok());
     ASSERT_TRUE((*log)->CheckpointCommitted(7, "/x/step-7").ok());
+    ASSERT_TRUE((*log)->StepsLeftOut(8, 9).ok());
+    ASSERT_TRUE((*log)->MemoryDistrusted(Generation{2}).ok());
   }
 
   std::string path_;
@@ -46,6 +48,8 @@ TEST_F(WriteAheadLogTest, RemembersEverything) {
     EXPECT_EQ((*log)->job().plan_json, "{\"a\": \"b\\n\"}");
     EXPECT_EQ((*log)->job().committed_step, 7);
     EXPECT_EQ((*log)->job().committed_path, "/x/step-7");
+    EXPECT_EQ((*log)->job().left_out_steps, (std::set<int64_t>{8, 9}));
+    EXPECT_EQ((*log)->job().distrusted_memory, Generation{2});
     EXPECT_FALSE((*log)->job().ended);
     ASSERT_TRUE((*log)->Ended(1, "why").ok());
   }

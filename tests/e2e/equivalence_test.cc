@@ -219,6 +219,25 @@ TEST(EquivalenceTest, PackedDocumentsLearnWhatTheyLearnAlone) {
             << std::endl;
 }
 
+// The largest relative differences between two runs, over all steps.
+struct Differences {
+  double loss = 0, norm = 0;
+
+  void Add(const JobResult& run, const JobResult& expected) {
+    for (int64_t i = 0; i < kNumSteps; ++i) {
+      loss = std::max(loss, std::abs(run.losses[i] / expected.losses[i] - 1));
+      norm = std::max(
+          norm,
+          std::abs(run.gradient_norms[i] / expected.gradient_norms[i] - 1));
+    }
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Differences& d) {
+  return out << "worst relative difference: losses " << d.loss << ", norms "
+             << d.norm;
+}
+
 // Goal: gradients that replicas send each other in bf16 teach the same, up to
 // their rounding, under every layout; and that rounding is there. Method: every
 // layout with replicas against the single rank's run, and against itself with
@@ -231,7 +250,7 @@ TEST(EquivalenceTest, ReducingInBf16OnlyRounds) {
   const JobSpec job = SmallJob();
   const JobResult& expected = RunOf(OneRank());
   ASSERT_TRUE(expected.status.ok()) << expected.status;
-  double worst_loss = 0, worst_norm = 0;
+  Differences worst;
   int num_layouts = 0;
   for (Layout layout : SmallLayouts()) {
     if (layout.data == 1) continue;
@@ -241,15 +260,9 @@ TEST(EquivalenceTest, ReducingInBf16OnlyRounds) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult rounded = RunJob(job, layout, kNumSteps);
     ASSERT_TRUE(rounded.status.ok()) << rounded.status;
-    for (int64_t i = 0; i < kNumSteps; ++i) {
-      worst_loss = std::max(
-          worst_loss, std::abs(rounded.losses[i] / expected.losses[i] - 1));
-      worst_norm = std::max(
-          worst_norm,
-          std::abs(rounded.gradient_norms[i] / expected.gradient_norms[i] - 1));
-    }
-    EXPECT_LE(worst_loss, kLossTolerance);
-    EXPECT_LE(worst_norm, kNormTolerance);
+    worst.Add(rounded, expected);
+    EXPECT_LE(worst.loss, kLossTolerance);
+    EXPECT_LE(worst.norm, kNormTolerance);
     // The first step's loss is before any gradient.
     EXPECT_EQ(rounded.losses[0], plain.losses[0]);
     EXPECT_NE(rounded.gradient_norms[0], plain.gradient_norms[0]);
@@ -259,8 +272,7 @@ TEST(EquivalenceTest, ReducingInBf16OnlyRounds) {
     }
   }
   EXPECT_GE(num_layouts, 20);
-  std::cout << "worst relative difference: losses " << worst_loss << ", norms "
-            << worst_norm << " of " << num_layouts << " layouts" << std::endl;
+  std::cout << worst << " of " << num_layouts << " layouts" << std::endl;
 }
 
 // Goal: gradients that only groups send each other in bf16 teach the same too,
@@ -274,7 +286,7 @@ TEST(EquivalenceTest, ReducingInBf16AcrossGroupsOnlyRounds) {
   const JobSpec job = SmallJob();
   const JobResult& expected = RunOf(OneRank());
   ASSERT_TRUE(expected.status.ok()) << expected.status;
-  double worst_loss = 0, worst_norm = 0;
+  Differences worst;
   int num_layouts = 0;
   for (Layout layout : SmallLayouts()) {
     if (layout.data_groups == 1) continue;
@@ -284,15 +296,9 @@ TEST(EquivalenceTest, ReducingInBf16AcrossGroupsOnlyRounds) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult across = RunJob(job, layout, kNumSteps);
     ASSERT_TRUE(across.status.ok()) << across.status;
-    for (int64_t i = 0; i < kNumSteps; ++i) {
-      worst_loss = std::max(
-          worst_loss, std::abs(across.losses[i] / expected.losses[i] - 1));
-      worst_norm = std::max(
-          worst_norm,
-          std::abs(across.gradient_norms[i] / expected.gradient_norms[i] - 1));
-    }
-    EXPECT_LE(worst_loss, kLossTolerance);
-    EXPECT_LE(worst_norm, kNormTolerance);
+    worst.Add(across, expected);
+    EXPECT_LE(worst.loss, kLossTolerance);
+    EXPECT_LE(worst.norm, kNormTolerance);
     EXPECT_EQ(across.losses[0], plain.losses[0]);
     EXPECT_NE(across.tensors, plain.tensors);
     EXPECT_EQ(RunJob(job, layout, kNumSteps).tensors, across.tensors);
@@ -301,8 +307,7 @@ TEST(EquivalenceTest, ReducingInBf16AcrossGroupsOnlyRounds) {
     ++num_layouts;
   }
   EXPECT_EQ(num_layouts, 8);
-  std::cout << "worst relative difference: losses " << worst_loss << ", norms "
-            << worst_norm << " of " << num_layouts << " layouts" << std::endl;
+  std::cout << worst << " of " << num_layouts << " layouts" << std::endl;
 }
 
 void ExpectSameLayoutTwiceIsBitIdentical() {

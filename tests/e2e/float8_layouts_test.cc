@@ -81,8 +81,9 @@ TEST(Float8LayoutsTest, EqualScalesGiveEqualNumbers) {
         Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2},
         Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 1},
         Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 2},
-        Layout{
-            .data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 3}}) {
+        Layout{.data = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 3},
+        Layout{.data = 4, .data_groups = 2, .micro_batch = 2, .zero = 1},
+        Layout{.data = 4, .data_groups = 2, .micro_batch = 2, .zero = 3}}) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult result = run(layout);
     ASSERT_TRUE(result.status.ok()) << result.status;

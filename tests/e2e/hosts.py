@@ -45,10 +45,22 @@ def WhyNot():
 
 
 class Hosts:
-    """`with Hosts(4) as hosts:` makes node1 to node4."""
+    """`with Hosts(4) as hosts:` makes node1 to node4.
 
-    def __init__(self, num_hosts):
+    With `own_cores` a host runs on cores of its own, an equal share of this machine's. Without
+    it hosts share all of them, so that ranks of one host slow down those of another."""
+
+    def __init__(self, num_hosts, own_cores=False):
         self.num_hosts = num_hosts
+        self._cores = {}  # The cores of host N, as `taskset -c` takes them.
+        if own_cores:
+            cores = sorted(os.sched_getaffinity(0))
+            share = len(cores) // num_hosts
+            if share == 0:
+                raise ValueError(f"{num_hosts} hosts on {len(cores)} cores: expected a core each")
+            for number in range(1, num_hosts + 1):
+                own = cores[(number - 1) * share:number * share]
+                self._cores[number] = ",".join(str(core) for core in own)
         self.names = [f"node{i}" for i in range(1, num_hosts + 1)]
         self._processes = {}
 
@@ -161,9 +173,10 @@ class Hosts:
             file.write("#!/bin/sh\nwhile case $1 in -*) true;; *) false;; esac; do shift; done\n"
                        "host=$1; shift\ncase $host in\n")
             for name in self.names:
-                file.write(f"{name}) pid={self._processes[name].pid} ;;\n")
+                pin = " ".join(self._pin(self.names.index(name) + 1))
+                file.write(f"{name}) pid={self._processes[name].pid} pin='{pin}' ;;\n")
             file.write("*) echo \"no host $host\" >&2; exit 1 ;;\nesac\n"
-                       "exec nsenter -t $pid --net --mount --uts --wd=\"$PWD\" sh -c \"$*\"\n")
+                       "exec $pin nsenter -t $pid --net --mount --uts --wd=\"$PWD\" sh -c \"$*\"\n")
         os.chmod(self._launcher, 0o755)
 
     @staticmethod
@@ -178,10 +191,15 @@ class Hosts:
         """The process that holds the switch's namespaces, with the bridge br0."""
         return self._processes["switch"].pid
 
+    def _pin(self, number):
+        """The words that put a command on the cores of host `number`; none if it may use all."""
+        return ["taskset", "-c", self._cores[number]] if self._cores else []
+
     def command_on(self, number):
         """The words before a command that is to run on host `number`."""
         pid = self.pid_of(number)
-        return ["nsenter", "-t", str(pid), "--net", "--mount", "--uts", f"--wd={os.getcwd()}"]
+        return self._pin(number) + ["nsenter", "-t", str(pid), "--net", "--mount", "--uts",
+                                    f"--wd={os.getcwd()}"]
 
     def run(self, number, command, **keywords):
         """subprocess.run() on host `number`."""

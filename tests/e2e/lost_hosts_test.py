@@ -21,6 +21,7 @@ MILLRACE = ""
 # By its name, agents may come by IPv4 and IPv6, which do not mix.
 FIRST = "10.77.0.1:4711"
 NUM_HOSTS = 4
+NUM_STEPS = 130
 
 
 def records_on(hosts, number, file):
@@ -29,10 +30,33 @@ def records_on(hosts, number, file):
 
 
 class LostHostsTest(unittest.TestCase):
+    undisturbed = None
+
     def setUp(self):
         self.hosts = self.enterContext(Hosts(NUM_HOSTS))
         self.numbers = range(1, NUM_HOSTS + 1)
         copy_text(self.hosts, self.numbers)
+
+    def assert_undisturbed(self, curve):
+        """`curve` is that of a job where nothing fails. One such job serves all tests: losses
+        depend on layouts by less than what is allowed here."""
+        if LostHostsTest.undisturbed is None:
+            LostHostsTest.undisturbed = self.train_undisturbed()
+        self.assertEqual(sorted(curve), list(range(1, NUM_STEPS + 1)))
+        for step, loss in curve.items():
+            expected = LostHostsTest.undisturbed[step]
+            self.assertLess(abs(loss - expected), 2e-5 * expected, step)
+
+    def train_undisturbed(self):
+        before = run_folder(self.hosts)
+        time.sleep(1.1)  # Run folders are named by the second.
+        first, others = self.start(self.write_job(NUM_STEPS, checkpoints=False))
+        for process in (first, *others.values()):
+            self.end(process)
+        self.assertNotEqual(run_folder(self.hosts), before)
+        losses = self.curve()
+        self.assertEqual(len(losses), NUM_STEPS)
+        return losses
 
     def write_job(self, steps, take_in_hosts="auto", checkpoints=True, fault="", **keys):
         saving = f"{{directory: {self.hosts.folder}/checkpoints, interval_steps: 20, resume: none}}"
@@ -82,6 +106,12 @@ class LostHostsTest(unittest.TestCase):
         lines = self.records("metrics.jsonl")
         return lines[-1]["step"] if lines else 0
 
+    def newest_run(self):
+        try:
+            return run_folder(self.hosts)
+        except ValueError:
+            return None  # Not there yet.
+
     def events(self, name):
         return [event for event in self.records("events.jsonl") if event["event"] == name]
 
@@ -110,15 +140,7 @@ class LostHostsTest(unittest.TestCase):
     # people read which host it was. Method: losses of every step, undisturbed and with one of
     # four hosts killed.
     def test_goes_on_without_a_host(self):
-        job = self.write_job(steps=160)
-        first, _ = self.start(job)
-        self.end(first)
-        undisturbed = self.curve()
-        self.assertEqual(len(undisturbed), 160)
-        undisturbed_folder = run_folder(self.hosts)
-        time.sleep(1.1)  # Run folders are named by the second.
-        first, others = self.start(job)
-        self.wait_until("a new run", lambda: run_folder(self.hosts) != undisturbed_folder)
+        first, others = self.start(self.write_job(NUM_STEPS))
         self.wait_until("steps", lambda: self.step() > 45)
         self.kill_host(3)
         output = self.end(first)
@@ -127,11 +149,10 @@ class LostHostsTest(unittest.TestCase):
         lost, = self.events("host_lost")
         self.assertIn("(node3)", lost["detail"])
         self.assertRegex(output, r"lost agent . of 4 \(node3\).*going on without it")
-        self.assertEqual(len(self.events("planned")), 2)
-        curve = self.curve()
-        self.assertEqual(sorted(curve), sorted(undisturbed))
-        for step, loss in curve.items():
-            self.assertLess(abs(loss - undisturbed[step]), 2e-5 * undisturbed[step], step)
+        # The plan for the hosts that are left was made before one was lost, or begun.
+        _, planned = self.events("planned")
+        self.assertIn(": " + planned["detail"] + ";", self.events("planned_ahead")[0]["detail"])
+        self.assert_undisturbed(self.curve())
 
     def restored(self):
         """The details of recoveries: from where, and how many steps were trained again."""
@@ -147,14 +168,7 @@ class LostHostsTest(unittest.TestCase):
 
     def lose_a_host(self, most_again, **keys):
         """Losses with host 3 killed are those of the undisturbed job; no checkpoint is there."""
-        job = self.write_job(steps=160, checkpoints=False, **keys)
-        first, _ = self.start(job)
-        self.end(first)
-        undisturbed = self.curve()
-        undisturbed_folder = run_folder(self.hosts)
-        time.sleep(1.1)  # Run folders are named by the second.
-        first, others = self.start(job)
-        self.wait_until("a new run", lambda: run_folder(self.hosts) != undisturbed_folder)
+        first, others = self.start(self.write_job(NUM_STEPS, checkpoints=False, **keys))
         self.wait_until("steps", lambda: self.step() > 45)
         self.kill_host(3)
         killed = time.monotonic()
@@ -169,10 +183,7 @@ class LostHostsTest(unittest.TestCase):
         print(detail)
         self.assertRegex(detail, "^from memory")
         self.assertLessEqual(again, most_again)
-        curve = self.curve()
-        self.assertEqual(sorted(curve), list(range(1, 161)))
-        for step, loss in curve.items():
-            self.assertLess(abs(loss - undisturbed[step]), 2e-5 * undisturbed[step], step)
+        self.assert_undisturbed(self.curve())
 
     # Goal: without any checkpoint a lost host costs a step at most where ranks of other hosts
     # hold its state. Method: eight data-parallel ranks on four hosts.
@@ -219,8 +230,8 @@ class LostHostsTest(unittest.TestCase):
                 pass  # Not there yet.
         return 0
 
-    def lose_the_coordinator(self, undisturbed, first, others, lose, ends):
-        """Returns the host that goes on; its losses are those of the undisturbed job."""
+    def lose_the_coordinator(self, others, lose, ends):
+        """Returns the losses that the host that goes on recorded."""
         self.wait_until("steps", lambda: self.step() > 45)
         generation = self.records("metrics.jsonl")[-1]["generation"]
         lose()
@@ -234,45 +245,39 @@ class LostHostsTest(unittest.TestCase):
               f" to the next step: {time.monotonic() - lost:.2f} s")
         output = {other: self.end(others[other]) for other in ends}
         self.assertIn("report: ", output[number])
-        curve = {line["step"]: line["loss"]
-                 for line in records_on(self.hosts, number, "metrics.jsonl")}
-        self.assertEqual(sorted(curve), list(range(1, len(undisturbed) + 1)))
-        for step, loss in curve.items():
-            self.assertLess(abs(loss - undisturbed[step]), 2e-5 * undisturbed[step], step)
         with open(run_folder(self.hosts, number) + "/result.json") as file:
             result = json.load(file)
-        self.assertEqual((result["status"], result["steps"]), ("finished", len(undisturbed)))
-        return number
+        self.assertEqual((result["status"], result["steps"]), ("finished", NUM_STEPS))
+        return {line["step"]: line["loss"]
+                for line in records_on(self.hosts, number, "metrics.jsonl")}
 
     # Goal: the host that has the coordinator may end too. Another one goes on with its log and
     # its records, no committed step is lost, and the job ends well. Method: kill everything on
     # host 1 of four, with checkpoints in a shared folder and on the hosts' own disks.
     def test_goes_on_without_the_coordinators_host(self):
-        job = self.write_job(steps=160, fault=", coordinator_replicas: 3")
-        first, others = self.start(job)
-        self.end(first)
-        for process in others.values():
-            self.end(process)
-        undisturbed = self.curve()
+        job = self.write_job(NUM_STEPS, fault=", coordinator_replicas: 3")
         shared = self.hosts.folder + "/checkpoints"
+        old_folder = None
+        curves = []
         for directory in (shared, self.hosts.private + "/checkpoints"):
-            shutil.rmtree(shared, ignore_errors=True)
-            old_folder = run_folder(self.hosts)
-            time.sleep(1.1)  # Run folders are named by the second.
             with open(self.hosts.folder_of(1) + "/job.yaml") as file:
                 text = file.read()
             with open(self.hosts.folder_of(1) + "/job.yaml", "w") as file:
                 file.write(text.replace(shared, directory))
             first, others = self.start(job)
-            self.wait_until("a new run", lambda: run_folder(self.hosts) != old_folder)
-            self.lose_the_coordinator(undisturbed, first, others,
-                                      lambda: self.kill_host(1), ends=(2, 3, 4))
+            self.wait_until("a new run", lambda: self.newest_run() not in (None, old_folder))
+            curves.append(self.lose_the_coordinator(others, lambda: self.kill_host(1),
+                                                    ends=(2, 3, 4)))
             self.assertEqual(first.wait(), -signal.SIGKILL)
+            old_folder = self.newest_run()
+            time.sleep(1.1)  # Run folders are named by the second.
+        for curve in curves:
+            self.assert_undisturbed(curve)
 
     # Goal: a coordinator that dies is started again on its own host, at once and without the
     # loss of a step, also where others might have it. Method: kill that process alone.
     def test_starts_a_coordinator_again_where_it_was(self):
-        job = self.write_job(steps=300, fault=", coordinator_replicas: 3")
+        job = self.write_job(steps=200, fault=", coordinator_replicas: 3")
         first, others = self.start(job)
         self.wait_until("steps", lambda: self.step() > 45)
         self.kill_host(1, b"coordinator")
@@ -282,37 +287,30 @@ class LostHostsTest(unittest.TestCase):
         self.assertEqual(self.host_of_coordinator(), 0)
         self.assertEqual([event["event"] for event in self.records("events.jsonl")
                           if event["event"] in ("host_lost", "worker_died")], [])
-        self.assertEqual(sorted(self.curve()), list(range(1, 301)))
+        self.assertEqual(sorted(self.curve()), list(range(1, 201)))
 
     # Goal: a job whose coordinator's host is cut off goes on elsewhere, and the coordinator that
     # was cut off gives up by itself and commits nothing any more. Method: cut host 1 off, let
     # the others train to the end, and see what processes of host 1 say and left.
     def test_goes_on_without_a_coordinator_that_is_cut_off(self):
-        job = self.write_job(steps=160, fault=", coordinator_replicas: 3")
+        job = self.write_job(NUM_STEPS, fault=", coordinator_replicas: 3")
         first, others = self.start(job)
-        self.end(first)
-        for process in others.values():
-            self.end(process)
-        undisturbed = self.curve()
-        old_folder = run_folder(self.hosts)
-        shutil.rmtree(self.hosts.folder + "/checkpoints")
-        time.sleep(1.1)  # Run folders are named by the second.
-        first, others = self.start(job)
-        self.wait_until("a new run", lambda: run_folder(self.hosts) != old_folder)
-        self.lose_the_coordinator(
-            undisturbed, first, others,
-            lambda: self.hosts.run(1, ["ip", "link", "set", "eth0", "down"], check=True),
+        curve = self.lose_the_coordinator(
+            others, lambda: self.hosts.run(1, ["ip", "link", "set", "eth0", "down"], check=True),
             ends=(2, 3, 4))
         self.end(first, exit_code=1)
         with open(run_folder(self.hosts) + "/logs/coordinator.log") as log:
             self.assertIn("this process ends", log.read())
+        self.hosts.run(1, ["sh", "-c", "ip link set eth0 up;"
+                           " ip -6 addr add fd77::1/64 dev eth0 nodad"], check=True)
+        self.assert_undisturbed(curve)
 
     # Goal: a host whose network is cut is left out, and taken in again when it is back, after a
     # checkpoint, so that no step is trained twice then; its processes of before, which still
     # ran, do no harm. Method: cut one host off until the others go on; then reconnect it. A
     # second host that ends has another agent in its place.
     def test_takes_in_hosts_that_return(self):
-        job = self.write_job(steps=1500, take_in_hosts="always",
+        job = self.write_job(steps=4000, take_in_hosts="always",
                              layout="{pipeline: 1, tensor: 1, zero: 0}")
         first, others = self.start(job)
         self.wait_until("steps", lambda: self.step() > 25)
@@ -330,6 +328,9 @@ class LostHostsTest(unittest.TestCase):
         self.wait_until("the second loss", lambda: len(self.events("host_lost")) == 2)
         again = self.start_agent(4, "--join", FIRST)
         self.wait_until("all hosts", lambda: len(self.events("planned")) == 5)
+        step = self.step()
+        self.wait_until("more steps", lambda: self.step() > step + 5)
+        first.send_signal(signal.SIGINT)
         output = self.end(first)
         for process in (others[2], others[3], again):
             self.end(process)
@@ -337,7 +338,7 @@ class LostHostsTest(unittest.TestCase):
                  for event in self.events("planned")]
         self.assertEqual(plans, [8, 4, 8, 4, 8])
         self.assertIn("taking them in after a checkpoint", output)
-        self.assertEqual(sorted(self.curve()), list(range(1, 1501)))
+        self.assertEqual(sorted(self.curve()), list(range(1, max(self.curve()) + 1)))
         # Steps trained twice follow from a loss, none from a return.
         generations = {}
         for line in self.records("metrics.jsonl"):

@@ -94,7 +94,7 @@ int64_t IntervalIn(const std::string& output) {
 TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
   const MemoryCase& which = GetParam();
   const JobFolder folder(absl::StrCat("memory-", which.name));
-  const std::string job = WriteMemoryJob(folder, which, 700);
+  const std::string job = WriteMemoryJob(folder, which, 400);
   std::string expected;
   {
     JobProcess undisturbed(folder, RunCommand(job));
@@ -112,7 +112,7 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
     ASSERT_TRUE(AwaitTrainingFromMemory(process, folder,
                                         std::max<int64_t>(1, num_training)))
         << process.Output();
-    const int64_t target = NewestStep(folder) + 20 + random() % 60;
+    const int64_t target = NewestStep(folder) + 20 + random() % 40;
     ASSERT_TRUE(process.WaitUntil([&] { return NewestStep(folder) >= target; }))
         << process.Output();
     std::vector<pid_t> workers = process.Find("worker");

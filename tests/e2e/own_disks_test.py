@@ -87,7 +87,7 @@ evaluation: {{interval_steps: 6, sets: {{held: ["{hosts.private}/text/*.txt"]}}}
             os.remove(tokens)
             with open(tokens + ".partial", "wb") as file:
                 file.write(b"\0" * 100)
-            output = self.agent(hosts, job, exit_code=1)
+            output = self.agent(hosts, job, exit_code=2)
             self.assertIn("came with fingerprint", output)
             self.assertFalse(os.path.exists(tokens + ".partial"))
 
@@ -147,7 +147,7 @@ evaluation: {{interval_steps: 6, sets: {{held: ["{hosts.private}/text/*.txt"]}}}
                 self.assertEqual(parts(number, 12), own | {"manifest.json"})
 
             # A copy that is damaged costs nothing: the other one is read, and one line says so.
-            # The coordinator, on node1, reads what lies on its own disk first.
+            # The rank on node1 that wrote the part reads it there first.
             part = next(name for name, on in sorted(places.items()) if "node1" in on)
             flip_a_bit(hosts.folder_of(1) + "/ckpt/step-00000012/" + part)
             output = run([1, 2, 3], steps=13, layout=layout)
@@ -200,7 +200,7 @@ evaluation: {{interval_steps: 6, sets: {{held: ["{hosts.private}/text/*.txt"]}}}
                 flip_a_bit(hosts.folder_of(int(host[-1])) + "/ckpt/step-00000013/" + entry["file"])
             output = run([1, 2, 3], steps=13, layout=layout)
             self.assertRegex(output, "checkpoint passed over: .*None of its 2 copies is whole")
-            self.assertRegex(output, r"resuming from .*step-00000012")
+            self.assertRegex(output, r"going on from .*step-00000012 instead")
             self.assertEqual(curve(hosts), expected[12:13])
             for number in (1, 2, 3):
                 shutil.rmtree(hosts.folder_of(number) + "/ckpt/step-00000013")

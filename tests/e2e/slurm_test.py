@@ -214,6 +214,16 @@ exit $code
         self.wait_until("the second signal",
                         lambda: self.text_of("batch").count("stopping after") == 2, "batch")
         self.slurm.run(["scancel", job])
+
+        def is_cancelled():
+            return self.slurm.state_of(job)[0] == "CANCELLED"
+
+        # Where the script had ended just before, Slurm has started it once more.
+        self.wait_until("the end of the second run",
+                        lambda: is_cancelled() or len(self.runs("batch")) == 3, "batch")
+        if not is_cancelled():
+            self.wait_for_steps("batch", 3)
+            self.slurm.run(["scancel", job])
         self.wait_for_state(job, "CANCELLED", "batch")
         last = self.metrics(self.runs("batch")[-1])[-1]["step"]
         self.assertIn(last, self.saved_steps("batch"))

@@ -48,7 +48,7 @@ std::vector<int64_t> Steps(FileSystem& files) {
 // four ranks, with values that tell each element from all others.
 TEST(CheckpointTest, EveryLayoutLoadsEveryOther) {
   const std::vector<Layout> layouts = AllLayouts(4);
-  for (const Layout& written : layouts) {
+  for (const Layout& written : Sampled(layouts, 7)) {
     FaultyFileSystem files;
     SaveNew(files, written, 7);
     const std::string path = ListCheckpoints(files, kDirectory)->front().path;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -100,8 +101,8 @@ TEST(SlowRankTest, RaisesNoFalseAlarm) {
   const RecordedNoise noise;
   ASSERT_GT(noise.size(), 1000u);
   for (const Job& job : Jobs()) {
-    const auto steps_in_an_hour =
-        static_cast<int64_t>(3600 / (job.stages[0].compute_s * job.off[0]));
+    const auto steps_in_an_hour = static_cast<int64_t>(
+        3600 / SweepStep(5) / (job.stages[0].compute_s * job.off[0]));
     for (uint64_t seed = 1; seed <= 2; ++seed) {
       const auto named =
           RunJob(job, noise, seed, steps_in_an_hour, steps_in_an_hour + 1, 1);

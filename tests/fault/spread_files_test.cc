@@ -189,6 +189,29 @@ TEST_F(SpreadCheckpointTest, VerifiesEveryCopy) {
               ElementsAre(HasSubstr("on node2 is damaged")));
 }
 
+// Goal: a host whose devices are idle keeps the manifest too. Method: a disk on
+// which no rank has written.
+TEST_F(SpreadCheckpointTest, CommitsOnAHostWithoutRanks) {
+  const auto idle = std::make_shared<FaultyFileSystem>();
+  ASSERT_TRUE(idle->MakeDirectories("ckpt").ok());
+  SpreadFiles all({BorrowedFiles(&here_), "node1"},
+                  {{mirror_, "node2"}, {idle, "node3"}}, {});
+  std::vector<RankState> state = MakeState(TinyModel(), kLayout);
+  std::vector<std::string> entries;
+  const CheckpointInfo info = InfoOf(kLayout, 8);
+  for (const RankState& rank : state) {
+    const absl::StatusOr<std::string> entry =
+        WriteCheckpointPart(files_, "ckpt", info, rank.rank, rank.pieces,
+                            {.hosts = {"node1", "node2"}});
+    ASSERT_TRUE(entry.ok()) << entry.status();
+    entries.push_back(*entry);
+  }
+  const absl::Status committed = CommitCheckpoint(
+      all, "ckpt", info, entries, 2, [] { return absl::OkStatus(); });
+  EXPECT_TRUE(committed.ok()) << committed;
+  EXPECT_TRUE(idle->Exists("ckpt/step-00000008/manifest.json"));
+}
+
 // Goal: a folder that stands for another one is read under its name, changed
 // never, and hides nothing that lies elsewhere. Method: a folder on disk.
 TEST(MovedFilesTest, ReadsUnderTheOtherName) {

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "base/check.h"
 #include "coordinator/files/served_files.h"
+#include "coordinator/objects/xml_leaves.h"
 #include "coordinator/protocol/convert.h"
 #include "coordinator/protocol/framing.h"
 #include "coordinator/protocol/millrace.pb.h"
@@ -111,6 +112,14 @@ void FuzzFileCalls(absl::string_view bytes) {
            !absl::StrContains(*path + "/", "/../")));
   }
   CHECK(files.Exists("secret"));
+}
+
+// An answer of a server with buckets, and the reading of what a listing has.
+void FuzzXml(absl::string_view bytes) {
+  const absl::StatusOr<XmlLeaves> answer = XmlLeaves::Parse(bytes);
+  if (!answer.ok()) return;
+  answer->First("Code");
+  answer->All("Contents/Key");
 }
 
 }  // namespace millrace

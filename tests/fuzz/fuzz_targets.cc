@@ -16,6 +16,7 @@ constexpr FuzzTarget kTargets[] = {
     {"frames", FuzzFrames},
     {"handshake", FuzzHandshake},
     {"file_calls", FuzzFileCalls},
+    {"xml", FuzzXml},
     {"job", FuzzJob},
     {"profile", FuzzProfile},
     {"settings", FuzzSettings},

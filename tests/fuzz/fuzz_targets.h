@@ -25,6 +25,7 @@ const FuzzTarget* FindFuzzTarget(absl::string_view name);
 void FuzzFrames(absl::string_view bytes);
 void FuzzHandshake(absl::string_view bytes);
 void FuzzFileCalls(absl::string_view bytes);
+void FuzzXml(absl::string_view bytes);
 // Files that a user writes.
 void FuzzJob(absl::string_view bytes);
 void FuzzProfile(absl::string_view bytes);

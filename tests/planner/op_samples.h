@@ -46,6 +46,7 @@ inline OpAttributes SampleAttributes(OpKind kind, int64_t scale) {
                          .dtype = DType::kFloat32},
       OptimizerAttributes{.num_elements = tokens, .data_sharded = true},
       QuantizeAttributes{.rows = tokens, .cols = 64},
+      WeightBucketAttributes{.num_elements = tokens, .data_sharded = true},
   };
   for (const OpAttributes& sample : samples) {
     if (sample.index() == Describe(kind).attributes) return sample;

@@ -7,9 +7,8 @@
 namespace millrace {
 namespace {
 
-constexpr double kTimeLimitS = 3600;
 constexpr double kFaultWindowS = 12;  // Kills fall into the first seconds.
-constexpr double kStepS = 0.1;
+constexpr double kPollS = 0.1;
 constexpr double kTrainingS = 1.5;  // There is a plan by then.
 
 absl::Time Start() { return absl::UnixEpoch(); }
@@ -23,7 +22,7 @@ Cluster::Cluster(const ClusterOptions& options)
       hosts_(options.num_agents) {
   has_profile_ = !options.needs_profile;
   At(0, [this] { StartCoordinator(); });
-  At(0.2, [this] { Heartbeats(); });
+  At(options_.heartbeat_s, [this] { Heartbeats(); });
   for (int32_t i = 0; i < options.num_worker_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillRandomWorker(); });
   }
@@ -54,6 +53,8 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_host_cuts; ++i) {
     At(Random(kTrainingS, kFaultWindowS), [this] { CutRandomHost(); });
   }
+  Repeat(options.worker_failure_s, [this] { KillLiveWorker(); });
+  Repeat(options.host_failure_s, [this] { LoseRandomHost(); });
   if (options.stop_after_s >= 0) {
     const StopRequested stop = {.now = false, .requeue = options.requeue};
     At(options.stop_after_s, [this, stop] { Post(stop); });
@@ -65,7 +66,7 @@ void Cluster::Run() {
     const auto [time, id] = queue_.top();
     queue_.pop();
     now_ = time;
-    if (now_ - Start() > absl::Seconds(kTimeLimitS)) {
+    if (now_ - Start() > absl::Seconds(options_.time_limit_s)) {
       Violate("the job hangs");
       return;
     }
@@ -82,6 +83,20 @@ void Cluster::At(double delay_s, std::function<void()> work) {
 
 double Cluster::Random(double low, double high) {
   return std::uniform_real_distribution<double>(low, high)(random_);
+}
+
+double Cluster::StepSeconds(Generation generation) const {
+  const auto size = generation_sizes_.find(ToInt(generation));
+  if (size == generation_sizes_.end() || size->second == 0) {
+    return options_.step_s;
+  }
+  const int32_t all = options_.num_agents * options_.devices_per_agent;
+  if (size->second == all) return options_.step_s;
+  return options_.step_s * options_.fewer_ranks_factor * all / size->second;
+}
+
+double Cluster::seconds() const {
+  return absl::ToDoubleSeconds(now_ - Start());
 }
 
 void Cluster::Violate(const std::string& what) {
@@ -114,6 +129,7 @@ void Cluster::StartCoordinator() {
 void Cluster::KillCoordinator() {
   if (!coordinator_.has_value()) return;
   coordinator_.reset();
+  committing_.clear();
   ++coordinator_life_;
   At(Random(0.05, 1), [this] { StartCoordinator(); });
 }
@@ -144,7 +160,9 @@ void Cluster::Do(const MakePlan&) {
     At(0.01, [this] { Deliver(PlanNeedsProfile{}); });
     return;
   }
-  At(0.3, [this, members, life = coordinator_life_] {
+  const bool is_new = planned_sizes_.insert(members.size()).second;
+  const double seconds = is_new ? options_.plan_s : options_.known_plan_s;
+  At(seconds, [this, members, life = coordinator_life_] {
     if (life != coordinator_life_) return;
     if (static_cast<int32_t>(members.size()) < options_.least_ranks) {
       Deliver(PlanRefused{"too few devices"});
@@ -155,6 +173,16 @@ void Cluster::Do(const MakePlan&) {
     if (coordinator_->members() != members) return;
     log_.members = members;
     log_.devices_by_agent = coordinator_->DevicesByAgent();
+  });
+}
+
+// A plan for one host fewer is made while the job trains.
+void Cluster::Do(const Report& action) {
+  const size_t size = coordinator_->members().size();
+  const auto of_host = static_cast<size_t>(options_.devices_per_agent);
+  if (action.event != "training" || size <= of_host) return;
+  At(options_.plan_s, [this, fewer = size - of_host, life = coordinator_life_] {
+    if (life == coordinator_life_) planned_sizes_.insert(fewer);
   });
 }
 
@@ -177,7 +205,8 @@ void Cluster::Do(const StartWorkerProcess& action) {
   workers_.push_back(
       {.process = action.process, .agent_idx = action.agent_idx});
   const size_t worker_idx = workers_.size() - 1;
-  At(Random(0.02, 0.5), [this, worker_idx] { JoinWorker(worker_idx); });
+  At(Random(options_.most_start_s / 25, options_.most_start_s),
+     [this, worker_idx] { JoinWorker(worker_idx); });
 }
 
 void Cluster::Do(const KillWorkerProcess& action) {
@@ -191,6 +220,7 @@ void Cluster::Do(const KillWorkerProcess& action) {
 void Cluster::Do(const RecordGeneration& action) {
   if (action.generation <= log_.generation) Violate("a generation came twice");
   log_.generation = action.generation;
+  raised_ = now_;
 }
 
 void Cluster::Do(const AbortOlder& action) {
@@ -235,6 +265,9 @@ void Cluster::Do(const BeginGeneration& action) {
   if (action.restore_step != log_.committed_step) {
     Violate("restores something else than the last commit");
   }
+  if (!committing_.empty()) Violate("began while a commit was under way");
+  longest_recovery_s_ =
+      std::max(longest_recovery_s_, absl::ToDoubleSeconds(now_ - raised_));
   const bool profile = action.purpose == Purpose::kProfile;
   generation_members_[generation] = action.members;
   const int64_t step = profile ? 0 : ChooseStep(action);
@@ -258,13 +291,15 @@ void Cluster::Do(const BeginGeneration& action) {
         return entry.first.set.step > step;
       });
       if (profile) return;
-      At(Random(0.05, 0.3), [this, i, action, from_memory] {
-        SimulatedWorker& later = workers_[i];
-        if (!IsResponsive(later) || later.seen != action.generation) return;
-        later.phase = WorkerPhase::kRunning;
-        PostFromWorker(i, WorkerRunning{later.process.worker, action.generation,
+      At(Random(options_.most_restore_s / 6, options_.most_restore_s),
+         [this, i, action, from_memory] {
+           SimulatedWorker& later = workers_[i];
+           if (!IsResponsive(later) || later.seen != action.generation) return;
+           later.phase = WorkerPhase::kRunning;
+           PostFromWorker(i,
+                          WorkerRunning{later.process.worker, action.generation,
                                         later.steps, from_memory});
-      });
+         });
     });
   }
   if (profile) {
@@ -282,6 +317,24 @@ void Cluster::Do(const BeginGeneration& action) {
 }
 
 void Cluster::Do(const CommitStep& action) {
+  const std::pair<Generation, int64_t> key = {action.generation, action.step};
+  if (!committing_.emplace(key, false).second) {
+    Violate(absl::StrCat("step ", action.step, " is being committed already"));
+  }
+  if (action.step <= log_.committed_step) {
+    Violate(absl::StrCat("step ", action.step, " was committed before"));
+  }
+  At(Random(0, options_.most_commit_s),
+     [this, action, key, life = coordinator_life_] {
+       // It died, or the commit was given up.
+       if (life != coordinator_life_ || !committing_.contains(key)) return;
+       committing_[key] = true;
+       WriteCommit(action);
+     });
+}
+
+// From here on the disk may have it, whatever becomes of the coordinator.
+void Cluster::WriteCommit(const CommitStep& action) {
   if (wrong_.contains(action.generation)) {
     Violate("committed a state whose replicas differed");
   }
@@ -290,14 +343,32 @@ void Cluster::Do(const CommitStep& action) {
       generation_sizes_[ToInt(action.generation)]) {
     Violate("committed a checkpoint with parts missing");
   }
-  if (action.step <= log_.committed_step ||
-      !commits_.emplace(action.step, action.generation).second) {
-    Violate(absl::StrCat("step ", action.step, " was committed before"));
+  At(Random(0, options_.most_last_write_s),
+     [this, action, life = coordinator_life_] {
+       if (life != coordinator_life_) return;
+       committing_.erase({action.generation, action.step});
+       if (!commits_.emplace(action.step, action.generation).second) {
+         Violate(absl::StrCat("step ", action.step, " was committed twice"));
+       }
+       log_.committed_step = std::max(log_.committed_step, action.step);
+       Deliver(StepCommitted{action.generation, action.step});
+     });
+}
+
+void Cluster::Do(const GiveUpCommits&) {
+  for (auto commit = committing_.begin(); commit != committing_.end();) {
+    const auto [key, writes] = *commit;
+    if (writes) {
+      ++commit;
+      continue;
+    }
+    commit = committing_.erase(commit);
+    ++num_given_up_;
+    At(0, [this, key = key, life = coordinator_life_] {
+      if (life != coordinator_life_) return;
+      Deliver(CommitFailed{key.first, key.second, "given up"});
+    });
   }
-  log_.committed_step = action.step;
-  At(0, [this, action, life = coordinator_life_] {
-    if (life == coordinator_life_) Deliver(StepCommitted{action.step});
-  });
 }
 
 void Cluster::Do(const TellWorkersToStop&) {
@@ -344,7 +415,7 @@ void Cluster::Heartbeats() {
     }
   }
   Deliver(Tick{});
-  At(0.2, [this] { Heartbeats(); });
+  At(options_.heartbeat_s, [this] { Heartbeats(); });
 }
 
 void Cluster::PostFromWorker(size_t worker_idx, const JobEvent& event) {
@@ -365,44 +436,6 @@ int32_t Cluster::num_sizes() const {
   std::set<int32_t> sizes;
   for (const auto& [generation, size] : generation_sizes_) sizes.insert(size);
   return static_cast<int32_t>(sizes.size());
-}
-
-void Cluster::KillRandomWorker() {
-  if (workers_.empty()) return;
-  KillWorker(random_() % workers_.size(), "killed by signal 9 (Killed)");
-}
-
-void Cluster::FreezeRandomWorker() {
-  if (workers_.empty()) return;
-  workers_[random_() % workers_.size()].frozen = true;
-}
-
-void Cluster::MakeRandomWorkerHang() {
-  if (workers_.empty()) return;
-  workers_[random_() % workers_.size()].hangs_when_told = true;
-}
-
-void Cluster::HangRandomRank() {
-  if (workers_.empty()) return;
-  workers_[random_() % workers_.size()].hung = true;
-}
-
-void Cluster::FindWrongReplica() {
-  if (!coordinator_.has_value() || workers_.empty()) return;
-  const Generation generation = log_.generation;
-  if (coordinator_->phase() == JobState::Phase::kTraining) {
-    wrong_.insert(generation);
-  }
-  Deliver(ReplicasDiffer{
-      .generation = generation,
-      .step = log_.committed_step + 1,
-      .suspects = {workers_[random_() % workers_.size()].process.worker},
-      .outvoted = random_() % 2 == 0,
-      .explanation = "replicas differ"});
-}
-
-void Cluster::RollBackSteps() {
-  Deliver(RollBack{log_.generation, "the loss jumped"});
 }
 
 bool Cluster::IsResponsive(const SimulatedWorker& worker) const {
@@ -437,7 +470,7 @@ void Cluster::RunStep(Generation generation) {
   // Nor is a network that is cut, which stops the step as long as it lasts.
   for (size_t i : members) {
     if (!complete || IsReachable(workers_[i].agent_idx)) continue;
-    At(kStepS, [this, generation] { RunStep(generation); });
+    At(StepSeconds(generation), [this, generation] { RunStep(generation); });
     return;
   }
   if (!complete) {
@@ -471,7 +504,7 @@ void Cluster::RunStep(Generation generation) {
   const int64_t interval = options_.replica_interval;
   if (interval > 0 && num_sending_ > 0 && sending_ == generation &&
       (workers_[members.front()].steps + 1) % interval == 0) {
-    At(kStepS / 10, [this, generation] { RunStep(generation); });
+    At(options_.step_s / 10, [this, generation] { RunStep(generation); });
     return;  // The copies of the last set are on their way.
   }
   bool stop = false;
@@ -483,38 +516,47 @@ void Cluster::RunStep(Generation generation) {
       Violate("ranks of one generation are at different steps");
     }
   }
-  const int64_t begun = workers_[members.front()].steps;
-  if (may_step && interval > 0 && begun > 0 && sending_ != generation) {
-    TakeReplicas(generation, begun);  // What was restored.
-    At(kStepS / 10, [this, generation] { RunStep(generation); });
+  if (!may_step) {
+    At(std::min(kPollS, options_.step_s),
+       [this, generation] { RunStep(generation); });
     return;
   }
-  if (may_step) {
-    const int64_t step =
-        std::min(workers_[members.front()].steps + 1, options_.num_steps);
-    const bool last = stop || step == options_.num_steps;
-    const bool saves =
-        step % options_.checkpoint_interval == 0 ||
-        (last && (options_.checkpoint_at_end || step < options_.num_steps));
-    for (size_t i : members) {
-      SimulatedWorker& worker = workers_[i];
-      if (worker.done) continue;
-      worker.steps = step;
-      if (saves) {
-        parts_[{ToInt(generation), step}].insert(worker.process.worker);
-        PostFromWorker(
-            i, PartWritten{worker.process.worker, generation, step, ""});
-      }
-      if (last) {
-        worker.done = true;
-        PostFromWorker(i, WorkerDone{worker.process.worker, generation, step,
-                                     step < options_.num_steps, saves});
-      }
-    }
-    if (last) return;
-    if (interval > 0 && step % interval == 0) TakeReplicas(generation, step);
+  const int64_t begun = workers_[members.front()].steps;
+  if (interval > 0 && begun > 0 && sending_ != generation) {
+    TakeReplicas(generation, begun);  // What was restored.
+    At(options_.step_s / 10, [this, generation] { RunStep(generation); });
+    return;
   }
-  At(kStepS, [this, generation] { RunStep(generation); });
+  // The state of a step is there when the step has been taken.
+  if (stepping_ != generation) {
+    stepping_ = generation;
+    At(StepSeconds(generation), [this, generation] { RunStep(generation); });
+    return;
+  }
+  const int64_t step =
+      std::min(workers_[members.front()].steps + 1, options_.num_steps);
+  const bool last = stop || step == options_.num_steps;
+  const bool saves =
+      step % options_.checkpoint_interval == 0 ||
+      (last && (options_.checkpoint_at_end || step < options_.num_steps));
+  for (size_t i : members) {
+    SimulatedWorker& worker = workers_[i];
+    if (worker.done) continue;
+    worker.steps = step;
+    if (saves) {
+      parts_[{ToInt(generation), step}].insert(worker.process.worker);
+      PostFromWorker(i,
+                     PartWritten{worker.process.worker, generation, step, ""});
+    }
+    if (last) {
+      worker.done = true;
+      PostFromWorker(i, WorkerDone{worker.process.worker, generation, step,
+                                   step < options_.num_steps, saves});
+    }
+  }
+  if (last) return;
+  if (interval > 0 && step % interval == 0) TakeReplicas(generation, step);
+  At(StepSeconds(generation), [this, generation] { RunStep(generation); });
 }
 
 }  // namespace millrace

@@ -55,9 +55,30 @@ struct ClusterOptions {
   double duplicate_probability = 0.1;
   // Steps between copies of the state in memory; 0: none.
   int64_t replica_interval = 0;
+  // How long a commit takes at most until its last write, which cannot be taken
+  // back, and that write.
+  double most_commit_s = 0;
+  double most_last_write_s = 0;
   double stop_after_s = -1;  // A graceful stop is asked for; -1: never.
   bool requeue = false;      // With it: the job is to be started again.
   int32_t max_restarts = 1000;
+  // A step with all ranks. With fewer it takes longer, since the batch is kept,
+  // and by this factor more, since fewer layouts suit them.
+  double step_s = 0.1;
+  double fewer_ranks_factor = 1;
+  // At most, from an order to start a process until it joins, and from then
+  // until it has its state and may train.
+  double most_start_s = 0.5;
+  double most_restore_s = 0.3;
+  double plan_s = 0.3;
+  double known_plan_s = 0.3;  // Where one was made for as many ranks before.
+  double most_copy_s = 0.4;   // Until a copy has come to the partner.
+  // One of all workers dies after so long on average, and so does one of all
+  // hosts but the coordinator's, again and again; 0: never.
+  double worker_failure_s = 0;
+  double host_failure_s = 0;
+  double heartbeat_s = 0.2;
+  double time_limit_s = 3600;
 };
 
 class Cluster {
@@ -79,6 +100,12 @@ class Cluster {
   int32_t num_ranks() const {
     return generation_sizes_.empty() ? 0 : generation_sizes_.rbegin()->second;
   }
+  int32_t num_given_up() const { return num_given_up_; }  // Commits.
+  // The longest time from the last death or failure that raised a generation to
+  // the generation's beginning.
+  double longest_recovery_s() const { return longest_recovery_s_; }
+  double seconds() const;                                 // That the job took.
+  int32_t num_failures() const { return num_failures_; }  // Repeated ones.
   int32_t num_takeovers() const { return num_takeovers_; }
   int32_t num_sizes() const;  // Different numbers of ranks that trained.
   // Why processes were killed on order.
@@ -112,6 +139,9 @@ class Cluster {
   void StartCoordinator();
   void KillCoordinator();
   void Deliver(const JobEvent& event);
+  // Fails at random moments that far apart on average.
+  void Repeat(double mean_s, const std::function<void()>& fail);
+  double StepSeconds(Generation generation) const;
   // Over the network: late, perhaps twice, lost if the coordinator is away.
   void Post(const JobEvent& event);
   void Do(const JobAction& action);
@@ -124,8 +154,10 @@ class Cluster {
   void Do(const AbortOlder& action);
   void Do(const BeginGeneration& action);
   void Do(const CommitStep& action);
+  void Do(const GiveUpCommits& action);
+  void WriteCommit(const CommitStep& action);
   void Do(const TellWorkersToStop&);
-  void Do(const Report&) {}
+  void Do(const Report& action);
   void Do(const EndJob& action);
 
   // Agents and workers.
@@ -134,7 +166,8 @@ class Cluster {
   void Heartbeats();
   void PostFromWorker(size_t worker_idx, const JobEvent& event);
   void KillWorker(size_t worker_idx, const std::string& detail);
-  void KillRandomWorker();
+  void KillRandomWorker();  // Perhaps one that is dead.
+  void KillLiveWorker();
   void FreezeRandomWorker();
   void MakeRandomWorkerHang();
   void HangRandomRank();
@@ -190,10 +223,16 @@ class Cluster {
   // comes back, or the coordinator.
   std::vector<std::pair<int32_t, JobEvent>> reported_deaths_;
 
+  std::set<size_t> planned_sizes_;               // Made, or made ahead.
   std::map<int64_t, int32_t> generation_sizes_;  // Begun ones.
   // On disk, by generation and step.
   std::map<std::pair<int64_t, int64_t>, std::set<WorkerIdx>> parts_;
-  std::map<int64_t, Generation> commits_;
+  std::map<int64_t, Generation> commits_;  // That the log has.
+  // Under way; true: the last write has begun.
+  std::map<std::pair<Generation, int64_t>, bool> committing_;
+  int32_t num_given_up_ = 0;
+  absl::Time raised_;  // When the newest generation was.
+  double longest_recovery_s_ = 0;
   std::map<WorkerIdx, std::map<ReplicaPart, HeldReplica>> memory_;
   std::map<int64_t, std::vector<WorkerIdx>> generation_members_;
   int32_t num_sending_ = 0;  // In the newest generation that took copies.
@@ -204,6 +243,8 @@ class Cluster {
   int32_t num_from_memory_ = 0;
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;
+  Generation stepping_{};  // The newest that has begun with a step.
+  int32_t num_failures_ = 0;
   int32_t num_stuck_ = 0;
   int32_t num_hung_ = 0;        // Noticed ones.
   std::set<Generation> wrong_;  // Nothing more of these may be committed.

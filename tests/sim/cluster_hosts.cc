@@ -17,6 +17,7 @@ void Cluster::LoseCoordinatorHost() {
     return;
   }
   coordinator_.reset();
+  committing_.clear();
   ++coordinator_life_;
   if (Random(0, 1) < 0.5) {
     EndHost(own_agent_);

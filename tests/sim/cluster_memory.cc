@@ -58,7 +58,7 @@ void Cluster::TakeReplicas(Generation generation, int64_t step) {
     AddReplica(ranks[rank], replica);
     if (!partners[rank].has_value()) continue;
     ++num_sending_;
-    At(Random(0.01, 0.4),
+    At(Random(options_.most_copy_s / 40, options_.most_copy_s),
        [this, replica, partner = ranks[ToInt(*partners[rank])]] {
          ArriveAtPartner(replica, partner);
        });

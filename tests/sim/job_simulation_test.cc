@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <variant>
@@ -8,6 +10,7 @@
 
 #include "absl/strings/str_join.h"
 #include "tests/sim/cluster.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -22,7 +25,9 @@ std::vector<uint64_t> Seeds(uint64_t count) {
     count *= std::strtoull(times, nullptr, 10);
   }
   std::vector<uint64_t> seeds;
-  for (uint64_t seed = 1; seed <= count; ++seed) seeds.push_back(seed);
+  for (uint64_t seed = 1; seed <= count; seed += SweepStep(13)) {
+    seeds.push_back(seed);
+  }
   return seeds;
 }
 
@@ -242,7 +247,7 @@ TEST(JobSimulationTest, ReplacesWorkersThatHangInClearing) {
     }
     if (testing::Test::HasFailure()) break;
   }
-  EXPECT_GT(num_stuck, 100);
+  EXPECT_GT(num_stuck, 100 / SweepStep(13));
 }
 
 // Goal: ranks that hang in a step are killed and replaced, wrong replicas and
@@ -269,7 +274,66 @@ TEST(JobSimulationTest, RecoversFromHangsAndWrongNumbers) {
     num_hung += cluster.num_hung();
     if (testing::Test::HasFailure()) break;
   }
-  EXPECT_GT(num_hung, 500);
+  EXPECT_GT(num_hung, 500 / SweepStep(13));
+}
+
+// Goal: commits that take long, as on a disk that hangs, change nothing of what
+// a job promises: no generation begins while one may still end, nothing is
+// committed of a state that was found wrong, and the job ends with all its
+// steps. Method: commits of up to 20 s and last writes of up to half a second,
+// while workers and coordinators die and steps are rolled back.
+TEST(JobSimulationTest, SurvivesSlowCommits) {
+  int32_t num_given_up = 0;
+  int64_t num_committed = 0;
+  for (uint64_t seed : Seeds(2000)) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 1 + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 2,
+        .num_steps = 100,
+        .num_worker_kills = static_cast<int32_t>(seed % 4),
+        .num_worker_freezes = static_cast<int32_t>(seed % 2),
+        .num_wrong_replicas = static_cast<int32_t>(seed % 3),
+        .num_roll_backs = static_cast<int32_t>(seed % 2),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0),
+        .num_takeovers = static_cast<int32_t>(seed % 7 == 0),
+        // Not both at once, which may leave no host.
+        .num_host_losses =
+            static_cast<int32_t>(seed % 11 == 0 && seed % 7 != 0),
+        .most_commit_s = seed % 2 == 0 ? 20.0 : 1.0,
+        .most_last_write_s = 0.5};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    num_given_up += cluster.num_given_up();
+    num_committed += cluster.num_commits();
+    if (testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(num_given_up, 500 / SweepStep(13));
+  EXPECT_GT(num_committed, 10000 / SweepStep(13));
+}
+
+// Goal: a recovery does not wait for a commit that hangs. Method: commits take
+// up to ten minutes and are given up for recoveries from dead workers, which
+// take as long as without commits: until their processes are there.
+TEST(JobSimulationTest, RecoversWhileACommitHangs) {
+  double longest_s = 0;
+  for (uint64_t seed : Seeds(200)) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {.seed = seed,
+                                    .num_steps = 100,
+                                    .num_worker_kills = 3,
+                                    .most_commit_s = 600,
+                                    .most_last_write_s = 0.5};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    longest_s = std::max(longest_s, cluster.longest_recovery_s());
+    if (testing::Test::HasFailure()) break;
+  }
+  EXPECT_LT(longest_s, 5);
+  std::cout << "longest recovery " << longest_s << " s\n";
 }
 
 // Goal: a worker that trains and falls silent is killed after two seconds by

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "coordinator/succession/log_keeper.h"
 #include "coordinator/succession/log_leader.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -32,9 +33,10 @@ struct HostFaults {
   int num_kills = 0;         // Of hosts, for good; at most a minority's worth.
   bool kills_first = false;  // The host of the first coordinator, after 5 s.
   int num_coordinator_kills = 0;
-  int num_pauses = 0;  // Of all processes of a host.
-  int num_cuts = 0;    // A random group of hosts from the others.
-  double loss = 0;     // The share of messages that are lost, and so on.
+  int num_pauses = 0;         // Of all processes of a host.
+  int num_cuts = 0;           // A random group of hosts from the others.
+  int num_followers_cut = 0;  // One after the other, never the coordinator's.
+  double loss = 0;            // The share of messages that are lost, and so on.
   double repetition = 0;
   double lateness = 0;
 };
@@ -67,6 +69,9 @@ class Succession {
     }
     for (int i = 0; i < faults.num_cuts; ++i) {
       At(Random(3, kFaultsEndS), [this] { Cut(); });
+    }
+    for (int i = 0; i < faults.num_followers_cut; ++i) {
+      At(3 + 5 * i, [this] { CutFollower(); });
     }
     At(kFaultsEndS, [this] { steps_before_calm_ = last_step_; });
   }
@@ -187,18 +192,23 @@ class Succession {
   }
 
   void Stand(size_t i, int64_t ended_term) {
+    const Host& host = hosts_[i];
+    Ask(i, std::max(host.latest_term, host.keeper->term()) + 1, ended_term,
+        /*only_asks=*/true);
+  }
+
+  void Ask(size_t i, int64_t term, int64_t ended_term, bool only_asks) {
     Host& host = hosts_[i];
     host.stood = now_;
-    host.latest_term = std::max(host.latest_term, host.keeper->term()) + 1;
     const auto candidacy =
-        std::make_shared<Candidacy>(ids_, host.latest_term, ended_term);
+        std::make_shared<Candidacy>(ids_, term, ended_term, only_asks);
     host.candidacy = candidacy;
     for (size_t k = 0; k < hosts_.size(); ++k) {
       const protocol::KeepRequest request = candidacy->RequestFor(k);
-      Send(i, k, [this, i, k, request, candidacy] {
+      Send(i, k, [=, this] {
         const protocol::KeepAnswer answer =
             hosts_[k].keeper->Answer(request, Now());
-        Send(k, i, [this, i, k, answer, candidacy] {
+        Send(k, i, [=, this] {
           Host& self = hosts_[i];
           if (self.candidacy != candidacy || self.coordinator != nullptr)
             return;
@@ -208,7 +218,12 @@ class Succession {
           const auto won = candidacy->Won();
           if (!won.has_value()) return;
           self.candidacy = nullptr;
-          Lead(i, candidacy->term(), *won);
+          if (only_asks) {
+            self.latest_term = std::max(self.latest_term, term);
+            Ask(i, term, ended_term, /*only_asks=*/false);
+          } else {
+            Lead(i, term, *won);
+          }
         });
       });
     }
@@ -407,9 +422,19 @@ class Succession {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       if (Random(0, 1) < 0.4) cut.push_back(i);
     }
+    CutOff(cut, Random(0.5, 8));
+  }
+
+  void CutFollower() {
+    size_t i = AnyHost();
+    while (hosts_[i].coordinator != nullptr) i = AnyHost();
+    CutOff({i}, Random(0.5, 4.9));
+  }
+
+  void CutOff(const std::vector<size_t>& cut, double seconds) {
     const int group = ++last_group_;
     for (const size_t i : cut) hosts_[i].group = group;
-    At(std::min(kFaultsEndS, now_ + Random(0.5, 8)), [this, cut, group] {
+    At(std::min(kFaultsEndS, now_ + seconds), [this, cut, group] {
       for (const size_t i : cut) {
         if (hosts_[i].group == group) hosts_[i].group = 0;
       }
@@ -449,7 +474,7 @@ void ExpectSound(const HostFaults& faults, Succession* run) {
 // time until the next commit is printed.
 TEST(SuccessionSimulationTest, AnotherHostGoesOn) {
   double longest_s = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 300; seed += SweepStep(13)) {
     const HostFaults faults = {
         .seed = seed, .num_hosts = 3 + 2 * (seed % 2), .kills_first = true};
     Succession run(faults);
@@ -469,7 +494,7 @@ TEST(SuccessionSimulationTest, AnotherHostGoesOn) {
 TEST(SuccessionSimulationTest, NeverTwoCommitters) {
   int num_deposed = 0;
   int64_t num_steps = 0;
-  for (uint64_t seed = 1; seed <= 2000; ++seed) {
+  for (uint64_t seed = 1; seed <= 2000; seed += SweepStep(13)) {
     const HostFaults faults = {
         .seed = seed,
         .num_hosts = 3 + seed % 3,
@@ -488,7 +513,21 @@ TEST(SuccessionSimulationTest, NeverTwoCommitters) {
   }
   std::cout << num_steps << " steps committed, " << num_deposed
             << " coordinators unseated\n";
-  EXPECT_GT(num_deposed, 300);
+  EXPECT_GT(num_deposed, 300 / SweepStep(13));
+}
+
+// Goal: a host that was cut off and is back unseats no coordinator, however
+// long it was away. Method: cut off hosts that have not the coordinator, one
+// after the other; the first coordinator keeps its place.
+TEST(SuccessionSimulationTest, HostsThatReturnUnseatNobody) {
+  for (uint64_t seed = 1; seed <= 300; seed += SweepStep(13)) {
+    const HostFaults faults = {
+        .seed = seed, .num_hosts = 3 + 2 * (seed % 2), .num_followers_cut = 3};
+    Succession run(faults);
+    ExpectSound(faults, &run);
+    EXPECT_EQ(run.num_deposed(), 0) << seed;
+    EXPECT_EQ(run.last_term(), 1) << seed;
+  }
 }
 
 // Goal: one seed runs alike each time, so that a failure can be replayed.

@@ -490,8 +490,10 @@ class Agent {
         is_first_ ? std::string(status.message())
                   : absl::StrCat(options_.host, ", agent ", agent_idx_, ": ",
                                  status.message()));
+    // Damaged data stay damaged, however often the job is started.
     message.mutable_agent_failed()->set_bad_input(
-        absl::IsInvalidArgument(status) || absl::IsNotFound(status));
+        absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+        absl::IsDataLoss(status));
     client_->SendReliably(std::move(message));
   }
 

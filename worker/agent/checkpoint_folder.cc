@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fault/manifest.h"
 #include "fault/spread_files.h"
+#include "planner/job/job_file.h"
 
 namespace millrace {
 namespace {
@@ -20,9 +21,14 @@ absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(
     const protocol::StartGeneration& generation, const WorkerOptions& options) {
   std::unique_ptr<CheckpointFolder> folder(new CheckpointFolder);
   folder->directory_ = generation.checkpoint_directory();
-  folder->files_ = BorrowedFiles(PosixFileSystem());
   const int num_hosts = generation.checkpoint_hosts_size();
-  if (num_hosts == 0) return folder;
+  if (num_hosts == 0) {
+    ASSIGN_OR_RETURN(const JobSpec job,
+                     ParseJob(generation.job_yaml(), "the coordinator's job"));
+    folder->stored_ = StoredFilesOf(job.checkpoint);
+    folder->files_ = folder->stored_;
+    return folder;
+  }
   folder->of_coordinator_ = generation.checkpoint_directory();
   folder->directory_ = options.checkpoint_directory;
   const int own = generation.checkpoint_host();
@@ -75,6 +81,7 @@ std::vector<std::string> CheckpointFolder::TakeDamagedCopies() {
 
 void CheckpointFolder::Abort() {
   for (const auto& files : remote_) files->Abort();
+  if (stored_ != nullptr) stored_->objects().Abort();
 }
 
 }  // namespace millrace

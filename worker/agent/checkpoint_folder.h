@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/files/remote_files.h"
+#include "coordinator/objects/stored_files.h"
 #include "coordinator/protocol/millrace.pb.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
@@ -21,7 +22,8 @@ namespace millrace {
 
 class CheckpointFolder {
  public:
-  // Connects to nobody yet. Errors are those of RemoteFiles::Create().
+  // Connects to nobody yet. Errors are those of RemoteFiles::Create() and
+  // ParseJob().
   static absl::StatusOr<std::unique_ptr<CheckpointFolder>> Open(
       const protocol::StartGeneration& generation,
       const WorkerOptions& options);
@@ -37,7 +39,8 @@ class CheckpointFolder {
   // the last call.
   std::vector<std::string> TakeDamagedCopies();
 
-  // Ends calls to other hosts that are under way, and all later ones.
+  // Ends calls to other hosts and to a bucket that are under way, and all later
+  // ones.
   void Abort();
 
  private:
@@ -45,6 +48,7 @@ class CheckpointFolder {
   std::string directory_;
   std::string of_coordinator_;  // Its name for the folder.
   std::shared_ptr<FileSystem> files_;
+  std::shared_ptr<StoredFiles> stored_;  // files_ in a shared folder or bucket.
   std::shared_ptr<SpreadFiles> spread_;  // files_, or null in a shared folder.
   std::vector<std::shared_ptr<RemoteFiles>> remote_;
   PartPlacement placement_;

@@ -17,9 +17,12 @@ void GenerationRun::AddProgress(protocol::ToCoordinator* heartbeat) const {
   heartbeat->set_generation(ToInt(generation_));
   protocol::Progress* progress =
       heartbeat->mutable_heartbeat()->mutable_progress();
+  const RankActivity activity =
+      progress_.locks_memory.load(std::memory_order_relaxed)
+          ? RankActivity::kExempt
+          : activity_.load(std::memory_order_relaxed);
   // The values of both enumerations are the same.
-  progress->set_activity(static_cast<protocol::RankActivity>(
-      activity_.load(std::memory_order_relaxed)));
+  progress->set_activity(static_cast<protocol::RankActivity>(activity));
   progress->set_step(progress_.step.load(std::memory_order_relaxed));
   for (const auto& lane : progress_.completed) {
     progress->add_completed(lane.load(std::memory_order_relaxed));

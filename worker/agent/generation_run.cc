@@ -17,7 +17,6 @@
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
 #include "planner/program/program.h"
-#include "worker/agent/parameter_hash.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/communicate/gloo_communicator.h"
 #include "worker/cpu/trainer.h"
@@ -59,7 +58,8 @@ GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
       generation_(generation),
       message_(message),
       rank_{message.rank()},
-      store_(client, generation) {
+      store_(client, generation),
+      checkpoint_interval_(message.checkpoint_interval_steps()) {
   absl::StatusOr<std::unique_ptr<CheckpointFolder>> checkpoints =
       CheckpointFolder::Open(message, options);
   if (checkpoints.ok()) checkpoints_ = *std::move(checkpoints);
@@ -292,87 +292,6 @@ absl::Status GenerationRun::Restore(const JobSpec& job,
   return trainer_->FinishFilling(info.step);
 }
 
-absl::StatusOr<std::shared_ptr<const StateSnapshot>>
-GenerationRun::SnapshotOfState(const JobSpec& job) {
-  // A slow disk holds up training, not the host's memory.
-  RETURN_IF_ERROR(writer_->WaitUntilIdle(aborted_));
-  newest_snapshot_ = nullptr;
-  absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot =
-      trainer_->TakeSnapshot();
-  if (absl::IsResourceExhausted(snapshot.status()) &&
-      !job.resources.uses_cuda()) {
-    std::vector<StatePiece> state;
-    ASSIGN_OR_RETURN(state, trainer_->ReadState());
-    snapshot = StateSnapshot::InPlace(state);
-  }
-  if (snapshot.ok()) newest_snapshot_ = *snapshot;
-  return snapshot;
-}
-
-absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
-  const double began_s = MonotonicSeconds();
-  const int64_t step = trainer_->completed_steps();
-  const absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot =
-      SnapshotOfState(job);
-  const bool has_memory = !absl::IsResourceExhausted(snapshot.status());
-  snapshot_refused_ = !has_memory;
-  if (has_memory) RETURN_IF_ERROR(snapshot.status());
-  const bool holds_up_training = has_memory && (*snapshot)->is_in_place();
-  // The object that this is called by may be gone by then.
-  const auto on_written =
-      [client = client_, message = NewMessage(), step,
-       waited_s = MonotonicSeconds() - began_s, holds_up_training](
-          const absl::StatusOr<std::string>& entry, double seconds) {
-        protocol::ToCoordinator written = message;
-        protocol::CheckpointPart* part = written.mutable_checkpoint_part();
-        part->set_step(step);
-        part->set_waited_s(waited_s + (holds_up_training ? seconds : 0));
-        part->set_written_s(seconds);
-        if (entry.ok()) {
-          part->set_entry(*entry);
-        } else {
-          // A full disk must not end the training; the coordinator says so
-          // aloud.
-          part->set_error(std::string(entry.status().message()));
-        }
-        client->SendReliably(std::move(written));
-      };
-  if (!has_memory) {
-    on_written(snapshot.status(), 0);
-    return absl::OkStatus();
-  }
-  begun_checkpoint_ = {.files = checkpoints_->files(),
-                       .directory = checkpoints_->directory(),
-                       .placement = checkpoints_->placement(),
-                       .info = InfoOf(job, step),
-                       .rank = rank_,
-                       .snapshot = *snapshot,
-                       .on_written = on_written};
-  if (!holds_up_training) return absl::OkStatus();
-  RETURN_IF_ERROR(WriteSnapshot());
-  // The writer reads the trainer's own memory, so it is waited for even after
-  // Abort(), which ends it soon. A disk that hangs then overruns the time to
-  // tear down, and the process is replaced.
-  static const std::atomic<bool> never = false;
-  return writer_->WaitUntilIdle(never);
-}
-
-absl::StatusOr<uint64_t> GenerationRun::HashOfState() {
-  if (newest_snapshot_ != nullptr) {
-    return HashOwnedParameters(newest_snapshot_->pieces());
-  }
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->ReadState());
-  return HashOwnedParameters(state);
-}
-
-absl::Status GenerationRun::WriteSnapshot() {
-  if (!begun_checkpoint_.has_value()) return absl::OkStatus();
-  RETURN_IF_ERROR(writer_->Start(*std::move(begun_checkpoint_), aborted_));
-  begun_checkpoint_.reset();
-  return absl::OkStatus();
-}
-
 // Until a GPU's first timeline nothing is known of where its steps' time went;
 // later steps are taken to be like the last one that was measured.
 TimeBreakdown GenerationRun::BreakdownOf(const StepResult& result) {
@@ -508,9 +427,10 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     ASSIGN_OR_RETURN(result, TakeStep(job));
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
+    ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));
     // An export is written from a checkpoint.
-    const bool saves = is_due(step, job.checkpoint.interval_steps) ||
-                       is_due(step, job.exports.every);
+    const bool saves =
+        is_due(step, interval) || is_due(step, job.exports.every);
     if (validates || evaluates || saves) activity_ = RankActivity::kExempt;
     // Before the step's parts, which are not committed if the replicas differ.
     if (saves || is_due(step, job.fault.replica_check_steps)) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,6 +60,8 @@ class GenerationRun {
   // Adds to a heartbeat how far this rank is, if it is to train. Thread-safe.
   void AddProgress(protocol::ToCoordinator* heartbeat) const;
   void RequestStop() { stop_requested_ = true; }
+  // Thread-safe.
+  void SetCheckpointInterval(const protocol::CheckpointInterval& interval);
   // Makes the thread end soon; returns at once.
   void Abort();
   // True if the thread has ended within `timeout`.
@@ -102,6 +105,10 @@ class GenerationRun {
   void AddBegin(const RankTimeline& timeline,
                 protocol::StepDone* message) const;
   void AddLoad(protocol::StepDone* message);
+  // Checkpoints (generation_run_checkpoints.cc): steps between those on a
+  // schedule, asked for each step in turn. Aborted if this rank has heard of a
+  // change too late.
+  absl::StatusOr<int64_t> CheckpointIntervalAt(int64_t step);
   // Begin to write a checkpoint of the newest step: take the snapshot, and give
   // it to the writer once the step's result is known.
   absl::Status BeginCheckpoint(const JobSpec& job);
@@ -171,6 +178,9 @@ class GenerationRun {
   std::unique_ptr<CommunicatorFactory> communicators_;
   std::unique_ptr<Trainer> trainer_;
   bool ended_ = false;
+  int64_t checkpoint_interval_;  // Steps; 0: no schedule.
+  std::deque<protocol::CheckpointInterval> later_intervals_;
+  int64_t last_interval_change_ = 0;  // The step of the last of them.
 
   std::thread thread_;
 };

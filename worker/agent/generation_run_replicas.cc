@@ -80,6 +80,9 @@ absl::Status GenerationRun::AwaitReplica(int64_t step) {
   const int64_t interval = message_.replica_interval_steps();
   if (interval == 0 || step % interval != 0) return absl::OkStatus();
   const double began_s = MonotonicSeconds();
+  // The copy before may take longer than many steps. TakeStep() says anew what
+  // the rank does.
+  activity_ = RankActivity::kExempt;
   RETURN_IF_ERROR(replicas_->WaitUntilIdle(aborted_));
   replica_wait_s_ += MonotonicSeconds() - began_s;
   return absl::OkStatus();
@@ -100,6 +103,7 @@ absl::Status GenerationRun::TakeReplica(const JobSpec& job) {
 absl::Status GenerationRun::TakeReplicaNow(const JobSpec& job) {
   const int64_t step = trainer_->completed_steps();
   const double began_s = MonotonicSeconds();
+  activity_ = RankActivity::kExempt;
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot;
   if (begun_checkpoint_.has_value() && begun_checkpoint_->info.step == step) {
     snapshot = begun_checkpoint_->snapshot;
@@ -129,6 +133,7 @@ absl::Status GenerationRun::KeepReplica(int64_t known_step) {
   const double began_s = MonotonicSeconds();
   ReplicaSnapshot snapshot = *std::move(begun_replica_);
   begun_replica_.reset();
+  activity_ = RankActivity::kExempt;
   RETURN_IF_ERROR(replicas_->Keep(std::move(snapshot), aborted_));
   replica_wait_s_ += MonotonicSeconds() - began_s;
   return absl::OkStatus();

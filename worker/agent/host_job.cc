@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "planner/job/job_file.h"
 #include "planner/job/job_keys.h"
+#include "planner/job/object_path.h"
 #include "worker/train/starting_weights.h"
 
 namespace millrace {
@@ -89,7 +90,8 @@ absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
   result.sees_checkpoints =
       welcome.checkpoint_directory().empty()
           ? result.sees_run_directory
-          : SeesProbe(welcome.checkpoint_directory(), welcome.probe());
+          : IsObjectPath(welcome.checkpoint_directory()) ||
+                SeesProbe(welcome.checkpoint_directory(), welcome.probe());
   if (result.sees_run_directory) {
     result.run_directory = welcome.run_directory();
   } else {

@@ -135,13 +135,33 @@ void Succession::Run() {
 }
 
 void Succession::Stand(std::unique_lock<std::mutex>* lock) {
-  stood_ = MonotonicNow();
   stands_at_once_ = false;
-  latest_term_ = std::max(latest_term_, keeper_.term()) + 1;
   const std::vector<Keeper> keepers = keepers_;
+  const int64_t term = std::max(latest_term_, keeper_.term()) + 1;
+  if (!Ask(keepers, term, /*only_asks=*/true, lock).has_value()) return;
+  latest_term_ = std::max(latest_term_, term);
+  const std::optional<std::vector<std::string>> records =
+      Ask(keepers, term, /*only_asks=*/false, lock);
+  // A later one may have been promised meanwhile; its coordinator then unseats
+  // this one at its first record.
+  if (!records.has_value()) return;
+  const std::optional<size_t> own = OwnIndex(keepers);
+  const bool is_other = leader_ != keepers[*own].agent_idx;
+  leads_ = true;
+  won_ = {.term = term,
+          .records = *records,
+          .taken_over_from = is_other ? leader_ : -1};
+  const uint64_t one = 1;
+  const ssize_t written = write(event_fd_, &one, sizeof(one));
+  static_cast<void>(written);
+}
+
+std::optional<std::vector<std::string>> Succession::Ask(
+    const std::vector<Keeper>& keepers, int64_t term, bool only_asks,
+    std::unique_lock<std::mutex>* lock) {
   std::vector<uint64_t> ids;
   for (const Keeper& keeper : keepers) ids.push_back(keeper.id);
-  Ballot ballot(Candidacy(ids, latest_term_, ended_term_));
+  Ballot ballot(Candidacy(ids, term, ended_term_, only_asks));
   lock->unlock();
   std::vector<std::unique_ptr<RemoteFiles>> links;
   std::vector<std::thread> threads;
@@ -176,20 +196,7 @@ void Succession::Stand(std::unique_lock<std::mutex>* lock) {
   lock->lock();
   latest_term_ = std::max(latest_term_, ballot.candidacy.latest_term());
   stood_ = MonotonicNow();
-  const std::optional<std::vector<std::string>> records =
-      ballot.candidacy.Won();
-  // A later one may have been promised meanwhile; its coordinator then unseats
-  // this one at its first record.
-  if (!records.has_value()) return;
-  const std::optional<size_t> own = OwnIndex(keepers);
-  const bool is_other = leader_ != keepers[*own].agent_idx;
-  leads_ = true;
-  won_ = {.term = ballot.candidacy.term(),
-          .records = *records,
-          .taken_over_from = is_other ? leader_ : -1};
-  const uint64_t one = 1;
-  const ssize_t written = write(event_fd_, &one, sizeof(one));
-  static_cast<void>(written);
+  return ballot.candidacy.Won();
 }
 
 }  // namespace millrace

@@ -55,8 +55,12 @@ class Succession {
  private:
   protocol::KeepAnswer Answer(const protocol::KeepRequest& request);
   void Run();
-  // Asks all keepers once.
+  // Asks all keepers who would promise, and if enough would, for the promises.
   void Stand(std::unique_lock<std::mutex>* lock);
+  // Asks all keepers once. The log of the winner, if a majority agrees.
+  std::optional<std::vector<std::string>> Ask(
+      const std::vector<Keeper>& keepers, int64_t term, bool only_asks,
+      std::unique_lock<std::mutex>* lock);
   std::optional<size_t> OwnIndex(const std::vector<Keeper>& keepers) const;
 
   const std::string secret_;

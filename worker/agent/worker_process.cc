@@ -128,6 +128,11 @@ class WorkerProcess {
           run_->RequestStop();
         }
         break;
+      case protocol::FromCoordinator::kCheckpointInterval:
+        if (run_ != nullptr && run_->generation() == generation) {
+          run_->SetCheckpointInterval(message.checkpoint_interval());
+        }
+        break;
       default:
         break;
     }

@@ -35,9 +35,16 @@ double IsolatedError(Precision precision, OpKind kind, DType output) {
     case OpKind::kResidualLayerNormForward:
       return output == DType::kBfloat16 ? 3.5e-3 : 1e-3;
     case OpKind::kQuantizeFloat8:
+    case OpKind::kTransposeFloat8:
+    case OpKind::kWeightAmax:
+    case OpKind::kQuantizeWeights:
+    case OpKind::kQuantizeFloat8Blocks:
+    case OpKind::kQuantizeFloat8Squares:
       return 0;
     case OpKind::kFloat8Gemm:
       return output == DType::kBfloat16 ? 2.5e-3 : 1e-3;
+    case OpKind::kFloat8BlockGemm:  // A bias is added to what was rounded.
+      return output == DType::kBfloat16 ? 3.5e-3 : 1e-3;
     case OpKind::kRmsNormBackward:
     case OpKind::kLayerNormBackward:
       return output == DType::kBfloat16 ? 2.5e-3 : 1e-4;
@@ -61,7 +68,7 @@ Tolerance IsolatedTolerance(Precision precision, OpKind kind, DType output) {
 Tolerance ChainedTolerance(const PrecisionRecipe& recipe, OpKind kind) {
   const bool updates = kind == OpKind::kAdamW;
   const Precision precision = recipe.precision;
-  if (recipe.gemm_format == GemmFormat::kFloat8) {
+  if (IsFloat8(recipe.gemm_format)) {
     return updates ? Tolerance{2e-1, 3e-1} : Tolerance{1.2e-1, 1.5e-1};
   }
   if (precision == Precision::kFloat32) {
@@ -107,6 +114,17 @@ Difference Measure(const std::vector<float>& gpu,
   }
   return {Ratio(std::sqrt(difference_squares), std::sqrt(squares)),
           Ratio(largest_difference, largest)};
+}
+
+// Turns the stored numbers of a copy [rows, cols] with scales for blocks into
+// what they mean. units: [cols / kFloat8Block, rows].
+void DecodeBlocks(int64_t rows, int64_t cols, const std::vector<float>& units,
+                  std::vector<float>* numbers) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t col = 0; col < cols; ++col) {
+      (*numbers)[row * cols + col] *= units[col / kFloat8Block * rows + row];
+    }
+  }
 }
 
 class StepComparison {
@@ -197,9 +215,12 @@ class StepComparison {
     const BufferId cpu_buffer = Counterpart(InstructionOf(cpu_, id).outputs, i);
     const Buffer& buffer = BufferOf(gpu_, on_gpu.outputs[i]);
     ASSIGN_OR_RETURN(std::vector<float> expected, cpu_.Read(cpu_buffer));
-    ASSIGN_OR_RETURN(const std::vector<float> actual,
-                     gpu_.Read(on_gpu.outputs[i]));
+    ASSIGN_OR_RETURN(std::vector<float> actual, gpu_.Read(on_gpu.outputs[i]));
     RETURN_IF_ERROR(CheckSizes(actual.size(), expected.size(), buffer));
+    if (mode_ == CompareMode::kChained && buffer.dtype == DType::kFloat8E4m3 &&
+        on_gpu.kind == OpKind::kQuantizeFloat8Blocks) {
+      RETURN_IF_ERROR(DecodeBoth(id, i, &expected, &actual));
+    }
     const Difference difference = Measure(actual, expected);
     // The largest magnitude is that of numbers as they are stored.
     const bool is_amax =
@@ -230,6 +251,25 @@ class StepComparison {
       RoundTo(buffer.dtype, &expected);
       RETURN_IF_ERROR(cpu_.Write(cpu_buffer, expected));
     }
+    return absl::OkStatus();
+  }
+
+  // Where a block's largest number moves, its unit and all its stored numbers
+  // do, and what they mean stays. The units are the output after the copy.
+  absl::Status DecodeBoth(InstructionId id, size_t i, std::vector<float>* cpu,
+                          std::vector<float>* gpu) {
+    const Instruction& on_gpu = InstructionOf(gpu_, id);
+    const auto& copied = std::get<QuantizeAttributes>(on_gpu.attributes);
+    const bool is_transposed = !copied.keeps_rows || i > 0;
+    const int64_t rows = is_transposed ? copied.cols : copied.rows;
+    const int64_t cols = is_transposed ? copied.rows : copied.cols;
+    ASSIGN_OR_RETURN(
+        const std::vector<float> cpu_units,
+        cpu_.Read(Counterpart(InstructionOf(cpu_, id).outputs, i + 1)));
+    ASSIGN_OR_RETURN(const std::vector<float> gpu_units,
+                     gpu_.Read(on_gpu.outputs[i + 1]));
+    DecodeBlocks(rows, cols, cpu_units, cpu);
+    DecodeBlocks(rows, cols, gpu_units, gpu);
     return absl::OkStatus();
   }
 

@@ -4,16 +4,12 @@
 #include <variant>
 
 #include "base/status_macros.h"
-#include "base/units.h"
-#include "kernels/pointwise/bias.h"
 #include "kernels/pointwise/cast.h"
+#include "worker/cpu/decoded_product.h"
 #include "worker/cpu/ops.h"
-#include "worker/train/product_bias.h"
 
 namespace millrace {
 namespace {
-
-constexpr int64_t kScratchAlignment = 64;
 
 BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<QuantizeAttributes>(in.attributes);
@@ -51,51 +47,29 @@ BoundOp BindQuantizeFloat8(const OpContext& context, const Instruction& in) {
 
 absl::StatusOr<BoundOp> BindFloat8Gemm(const OpContext& context,
                                        const Instruction& in) {
-  const auto& attributes = std::get<GemmAttributes>(in.attributes);
-  const auto [m, n, k] = std::tuple(attributes.m, attributes.n, attributes.k);
-  ASSIGN_OR_RETURN(GemmPlan * plan, context.kernels->Gemm(
-                                        {.m = m,
-                                         .n = n,
-                                         .k = k,
-                                         .trans_b = true,
-                                         .accumulate = attributes.accumulate}));
-  // The plan's own scratch comes first, then what a and b mean.
-  const int64_t a_offset = RoundUp(plan->workspace_bytes(), kScratchAlignment);
-  const auto float_bytes = static_cast<int64_t>(sizeof(float));
-  const int64_t b_offset =
-      RoundUp(a_offset + m * k * float_bytes, kScratchAlignment);
-  context.kernels->ReserveScratch(b_offset + n * k * float_bytes);
-  const AddBiasArgs bias = {.x = context.Output<float>(in, 0),
-                            .bias = AddsBias(attributes, context.coordinates)
-                                        ? context.Input<float>(in, 4)
-                                        : nullptr,
-                            .num_rows = m,
-                            .num_cols = n};
+  const auto& gemm = std::get<GemmAttributes>(in.attributes);
   const DecodeFloat8Args a = {.y = nullptr,
                               .x = context.Input<uint8_t>(in, 0),
-                              .num_elements = m * k,
+                              .num_elements = gemm.m * gemm.k,
                               .unit = 1,
                               .format = Float8Format::kE4m3};
   const DecodeFloat8Args b = {.y = nullptr,
                               .x = context.Input<uint8_t>(in, 1),
-                              .num_elements = n * k,
+                              .num_elements = gemm.n * gemm.k,
                               .unit = 1,
                               .format = Float8Format::kE4m3};
-  return BoundOp([plan, bias, a, b, a_offset, b_offset,
-                  kernels = context.kernels,
-                  a_unit = context.Input<float>(in, 2),
-                  b_unit = context.Input<float>(in, 3)]() -> absl::Status {
-    const int num_threads = kernels->num_threads();
-    DecodeFloat8Args left = a, right = b;
-    left.y = reinterpret_cast<float*>(kernels->scratch() + a_offset);
-    left.unit = *a_unit * *b_unit;
-    right.y = reinterpret_cast<float*>(kernels->scratch() + b_offset);
-    RETURN_IF_ERROR(DecodeFloat8(left, num_threads));
-    RETURN_IF_ERROR(DecodeFloat8(right, num_threads));
-    RETURN_IF_ERROR(plan->Run(bias.x, left.y, right.y, kernels->scratch()));
-    if (bias.bias == nullptr) return absl::OkStatus();
-    return AddBias(bias, num_threads);
-  });
+  return BindDecodedProduct(
+      context, in,
+      [a, b, a_unit = context.Input<float>(in, 2),
+       b_unit = context.Input<float>(in, 3)](float* a_floats, float* b_floats,
+                                             int num_threads) -> absl::Status {
+        DecodeFloat8Args left = a, right = b;
+        left.y = a_floats;
+        left.unit = *a_unit * *b_unit;
+        right.y = b_floats;
+        RETURN_IF_ERROR(DecodeFloat8(left, num_threads));
+        return DecodeFloat8(right, num_threads);
+      });
 }
 
 }  // namespace

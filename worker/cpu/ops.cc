@@ -12,10 +12,13 @@ namespace millrace {
 const CpuBinders& AllCpuBinders() {
   static const CpuBinders* const kBinders = [] {
     auto* binders = new CpuBinders(
-        "cpu",
-        {{Precision::kFloat32}, {Precision::kFloat32, GemmFormat::kFloat8}});
+        "cpu", {{Precision::kFloat32},
+                {Precision::kFloat32, GemmFormat::kFloat8},
+                {Precision::kFloat32, GemmFormat::kFloat8Blocks}});
     RegisterLayerOps(*binders);
     RegisterFloat8Ops(*binders);
+    RegisterWeightOps(*binders);
+    RegisterFloat8BlockOps(*binders);
     RegisterVocabularyOps(*binders);
     RegisterStepOps(*binders);
     RegisterCommunicationOps(*binders);

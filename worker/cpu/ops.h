@@ -24,6 +24,8 @@ const CpuBinders& AllCpuBinders();
 // Each adds the binders of one file.
 void RegisterLayerOps(CpuBinders& binders);
 void RegisterFloat8Ops(CpuBinders& binders);
+void RegisterWeightOps(CpuBinders& binders);
+void RegisterFloat8BlockOps(CpuBinders& binders);
 void RegisterVocabularyOps(CpuBinders& binders);
 void RegisterStepOps(CpuBinders& binders);
 void RegisterCommunicationOps(CpuBinders& binders);

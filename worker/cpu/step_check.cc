@@ -5,6 +5,8 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "kernels/pointwise/cast.h"
 #include "planner/program/op_table.h"
 
 namespace millrace {
@@ -53,14 +55,35 @@ void StepCheck::Before(InstructionId id) {
                   [this](BufferId input) { return AreNumbers(input); });
 }
 
+float StepCheck::AmaxOf(const Instruction& instruction) const {
+  const auto floats = [&](BufferId id) {
+    return reinterpret_cast<const float*>(arenas_.At(program_.buffers[id]));
+  };
+  if (instruction.kind == OpKind::kWeightAmax) {
+    const float* const amaxes = floats(instruction.outputs.at(0));
+    // NaN above all, as it counts.
+    return *std::max_element(
+        amaxes, amaxes + kFloat8Matrices,
+        [](float a, float b) { return !std::isnan(a) && !(b <= a); });
+  }
+  const auto& attributes = std::get<QuantizeAttributes>(instruction.attributes);
+  if (instruction.kind == OpKind::kQuantizeFloat8) {
+    return *floats(attributes.amax_given ? instruction.inputs.at(1)
+                                         : instruction.outputs.at(1));
+  }
+  // With scales for blocks, nobody has found that of the whole tensor.
+  float amax = 0;
+  const absl::Status status =
+      Amax({.amax = &amax,
+            .x = floats(instruction.inputs.at(0)),
+            .num_elements = attributes.rows * attributes.cols},
+           /*num_threads=*/1);
+  CHECK(status.ok()) << status;
+  return amax;
+}
+
 void StepCheck::NoteAmax(InstructionId id) {
-  const Instruction& instruction = program_.instructions[id];
-  const bool given =
-      std::get<QuantizeAttributes>(instruction.attributes).amax_given;
-  const BufferId buffer =
-      given ? instruction.inputs.at(1) : instruction.outputs.at(1);
-  const float amax =
-      *reinterpret_cast<const float*>(arenas_.At(program_.buffers[buffer]));
+  const float amax = AmaxOf(program_.instructions[id]);
   std::lock_guard<std::mutex> lock(mutex_);
   if (amax > largest_amax_ || (amax == largest_amax_ && id < largest_)) {
     largest_amax_ = amax;
@@ -70,7 +93,10 @@ void StepCheck::NoteAmax(InstructionId id) {
 
 void StepCheck::After(InstructionId id) {
   const Instruction& instruction = program_.instructions[id];
-  if (instruction.kind == OpKind::kQuantizeFloat8) NoteAmax(id);
+  if (MakesFloat8Copies(instruction.kind) ||
+      instruction.kind == OpKind::kWeightAmax) {
+    NoteAmax(id);
+  }
   if (begins_with_numbers_[id] == 0 || IsCollective(instruction.kind) ||
       IsTransfer(instruction.kind)) {
     return;

@@ -35,6 +35,9 @@ class StepCheck final : public RunObserver {
 
  private:
   bool AreNumbers(BufferId id) const;
+  // The largest magnitude of what the instruction copies in 8 bits, once it has
+  // run.
+  float AmaxOf(const Instruction& instruction) const;
   void NoteAmax(InstructionId id);
 
   const Program& program_;

@@ -19,6 +19,9 @@ struct ProgressBoard {
   // Instructions of each lane that have ended in this step. A GPU, whose host
   // does not see them, writes these only when a step overruns.
   std::array<std::atomic<int32_t>, kNumLanes> completed{};
+  // The process makes page-locked memory for a copy of the state, seconds for
+  // tens of gigabytes, in which calls of CUDA may not return.
+  std::atomic<bool> locks_memory = false;
 
   void BeginStep(int64_t new_step) {
     for (auto& lane : completed) lane.store(0, std::memory_order_relaxed);

@@ -1,5 +1,8 @@
 #include "worker/train/stepper.h"
 
+#include <algorithm>
+#include <span>
+
 #include "base/status_macros.h"
 #include "kernels/optimizer/moments.h"
 #include "kernels/pointwise/cast.h"
@@ -65,29 +68,92 @@ void EncodeBlocks(Moment moment, const std::vector<float>& values,
                 static_cast<int64_t>(values.size()), memory);
 }
 
+// The buffers in which one rank keeps its parameters, as floats.
+class ParameterBuffers {
+ public:
+  absl::Status Read(Stepper& stepper) {
+    const Program& program = stepper.program();
+    ASSIGN_OR_RETURN(stored_, stepper.Read(program.parameters_buffer));
+    if (program.norms_buffer < 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(norms_, stepper.Read(program.norms_buffer));
+    return ReadMaster(stepper);
+  }
+  // Makes room for all, and reads what is not overwritten by all parameters.
+  absl::Status MakeRoom(Stepper& stepper) {
+    const Program& program = stepper.program();
+    stored_.resize(SizeOf(program, program.parameters_buffer));
+    if (program.norms_buffer < 0) return absl::OkStatus();
+    norms_.resize(SizeOf(program, program.norms_buffer));
+    return ReadMaster(stepper);
+  }
+
+  absl::Status Write(Stepper& stepper) const {
+    const Program& program = stepper.program();
+    RETURN_IF_ERROR(stepper.Write(program.parameters_buffer, stored_));
+    if (program.norms_buffer < 0) return absl::OkStatus();
+    RETURN_IF_ERROR(stepper.Write(program.norms_buffer, norms_));
+    if (program.float8_weights_buffer < 0) return absl::OkStatus();
+    return stepper.Write(program.master_buffer, master_);
+  }
+
+  // Calls body(values, offset) for each bucket, in order, with its offset among
+  // all parameters. Where there are master weights, norms are apart, and those
+  // in 8 bits are nowhere else.
+  template <typename Body>
+  void ForEachBucket(const Program& program, const Body& body) {
+    size_t num_stored = 0;
+    for (const Bucket& bucket : program.parameters.buckets) {
+      const auto size = static_cast<size_t>(bucket.num_elements);
+      if (program.norms_buffer >= 0 && bucket.name == "norms") {
+        body(std::span(norms_), bucket.offset);
+      } else if (program.norms_buffer >= 0 && bucket.in_float8()) {
+        body(std::span(master_).subspan(bucket.offset, size), bucket.offset);
+      } else {
+        body(std::span(stored_).subspan(num_stored, size), bucket.offset);
+        num_stored += size;
+      }
+    }
+  }
+
+ private:
+  static size_t SizeOf(const Program& program, BufferId id) {
+    return static_cast<size_t>(
+        NumElements(program.buffers[static_cast<size_t>(id)]));
+  }
+  absl::Status ReadMaster(Stepper& stepper) {
+    const Program& program = stepper.program();
+    if (program.float8_weights_buffer < 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(master_, stepper.Read(program.master_buffer));
+    return absl::OkStatus();
+  }
+
+  std::vector<float> stored_;
+  std::vector<float> norms_;
+  std::vector<float> master_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::vector<float>> ReadParameters(Stepper& stepper) {
-  const Program& program = stepper.program();
-  ASSIGN_OR_RETURN(std::vector<float> values,
-                   stepper.Read(program.parameters_buffer));
-  if (program.norms_buffer < 0) return values;
-  ASSIGN_OR_RETURN(const std::vector<float> norms,
-                   stepper.Read(program.norms_buffer));
-  values.insert(values.end(), norms.begin(), norms.end());
+  ParameterBuffers buffers;
+  RETURN_IF_ERROR(buffers.Read(stepper));
+  std::vector<float> values;
+  buffers.ForEachBucket(
+      stepper.program(), [&](std::span<float> bucket, int64_t) {
+        values.insert(values.end(), bucket.begin(), bucket.end());
+      });
   return values;
 }
 
 absl::Status WriteParameters(const std::vector<float>& values,
                              Stepper& stepper) {
-  const Program& program = stepper.program();
-  const Buffer& flat =
-      program.buffers[static_cast<size_t>(program.parameters_buffer)];
-  const auto norms = values.begin() + NumElements(flat);
-  RETURN_IF_ERROR(
-      stepper.Write(program.parameters_buffer, {values.begin(), norms}));
-  if (program.norms_buffer < 0) return absl::OkStatus();
-  return stepper.Write(program.norms_buffer, {norms, values.end()});
+  ParameterBuffers buffers;
+  RETURN_IF_ERROR(buffers.MakeRoom(stepper));
+  buffers.ForEachBucket(
+      stepper.program(), [&](std::span<float> bucket, int64_t offset) {
+        std::copy_n(values.begin() + offset, bucket.size(), bucket.begin());
+      });
+  return buffers.Write(stepper);
 }
 
 int64_t NumElements(const Buffer& buffer) {

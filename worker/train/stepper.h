@@ -41,9 +41,10 @@ class Stepper {
   virtual absl::Status Write(BufferId id, const std::vector<float>& values) = 0;
 };
 
-// All parameters in the order of Program::parameters, wherever the Program
-// keeps them; written, they are rounded as it keeps them. Its master weights
-// stay.
+// All parameters of one rank in the order of Program::parameters, wherever the
+// Program keeps them; written, they are rounded as it keeps them. Parameters in
+// 8 bits are the master weights of which each step makes them; all other master
+// weights stay.
 absl::StatusOr<std::vector<float>> ReadParameters(Stepper& stepper);
 absl::Status WriteParameters(const std::vector<float>& values,
                              Stepper& stepper);

@@ -14,6 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/framing.h"
 #include "coordinator/protocol/secret.h"
@@ -229,6 +233,36 @@ TEST(ClientServerTest, TakesTheAddressOfItsCoordinator) {
   ASSERT_TRUE(welcome.ok() && welcome->has_value());
   EXPECT_EQ((*client)->address(), right->address());
   EXPECT_EQ(other_server.num_hellos, 0);
+}
+
+// Goal: an address that accepts and says nothing, as that of a host whose
+// coordinator has not been started, keeps nobody from one that is reached again
+// later, nor does one before it that always refuses. Method: the right server
+// appears after all first tries; a round would take a minute.
+TEST(ClientServerTest, TriesFailedAddressesAgainBesideASilentOne) {
+  auto closed = Listener::Create();
+  auto silent = Listener::Create();
+  auto early = Listener::Create();
+  ASSERT_TRUE(closed.ok() && silent.ok() && early.ok());
+  const std::string refusing = closed->address();
+  const std::string address = early->address();
+  int32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.find(':') + 1), &port));
+  {
+    const Listener gone = *std::move(early);  // Its address refuses now.
+    const Listener gone_for_good = *std::move(closed);
+  }
+  auto client = MakeClient(
+      absl::StrJoin({refusing, address, silent->address()}, ","), "right");
+  ASSERT_TRUE(client.ok()) << client.status();
+  absl::SleepFor(absl::Seconds(1));
+  auto right =
+      Listener::Create({"127.0.0.1"}, {.range = {.first = port, .last = port}});
+  ASSERT_TRUE(right.ok()) << right.status();
+  RunningServer server(*right, true);
+  auto welcome = (*client)->Receive(kLimit);
+  ASSERT_TRUE(welcome.ok() && welcome->has_value());
+  EXPECT_EQ((*client)->address(), address);
 }
 
 int ConnectTo(const Listener& listener) {

@@ -19,6 +19,7 @@ struct BlockCase {
   bool fp32_output = false;
   bool accumulate = false;
   int64_t padding = 0;  // After each row, in elements.
+  Fp8ScalesOfB scales_of_b = Fp8ScalesOfB::kSquares;
 };
 
 class GemmFp8BlockTest : public testing::TestWithParam<BlockCase> {};
@@ -64,7 +65,18 @@ TEST_P(GemmFp8BlockTest, MatchesTheReference) {
   const Fp8s a = RandomRows(c.m, c.k, stride);
   const Fp8s b = RandomRows(c.n, c.k, stride);
   const std::vector<float> a_scale = RandomScales(num_blocks * scale_stride);
-  const std::vector<float> b_scale = RandomScales(num_groups * num_blocks);
+  const bool has_rows = c.scales_of_b == Fp8ScalesOfB::kRows;
+  const bool is_by_group = c.scales_of_b == Fp8ScalesOfB::kSquares;
+  const int64_t b_scale_stride = has_rows ? (c.n + 3) / 4 * 4 + 4 * c.padding
+                                 : is_by_group ? num_blocks
+                                               : num_groups;
+  const std::vector<float> b_scale =
+      RandomScales((is_by_group ? num_groups : num_blocks) * b_scale_stride);
+  const auto scale_of_b = [&](int64_t row, int64_t block) {
+    const int64_t group = has_rows ? row : row / kFp8Block;
+    return b_scale[is_by_group ? group * b_scale_stride + block
+                               : block * b_scale_stride + group];
+  };
   const float before = c.accumulate ? 3.0f : kNan;
   std::vector<float> expected(c.m * c_stride, before);
   const std::vector<float> a_values = Values(a), b_values = Values(b);
@@ -80,9 +92,10 @@ TEST_P(GemmFp8BlockTest, MatchesTheReference) {
                            .b_stride = stride,
                            .c_stride = c_stride,
                            .a_scale_stride = scale_stride,
-                           .b_scale_stride = num_blocks,
+                           .b_scale_stride = b_scale_stride,
                            .fp32_output = c.fp32_output,
-                           .accumulate = c.accumulate};
+                           .accumulate = c.accumulate,
+                           .scales_of_b = c.scales_of_b};
   GemmFp8BlockReference(args);
 
   const DeviceBuffer<uint8_t> device_a = ToDevice(a), device_b = ToDevice(b);
@@ -111,8 +124,8 @@ TEST_P(GemmFp8BlockTest, MatchesTheReference) {
       }
       double size = 0.0;
       for (int64_t block = 0; block < num_blocks; ++block) {
-        size += double{a_scale[block * scale_stride + i]} *
-                b_scale[j / kFp8Block * num_blocks + block];
+        size +=
+            double{a_scale[block * scale_stride + i]} * scale_of_b(j, block);
       }
       ASSERT_NEAR(actual[at], expected[at],
                   std::fabs(expected[at]) / 256 +
@@ -124,18 +137,30 @@ TEST_P(GemmFp8BlockTest, MatchesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GemmFp8BlockTest,
-    testing::Values(BlockCase{1, 8, 128}, BlockCase{128, 192, 128},
-                    BlockCase{130, 72, 256, true},
-                    BlockCase{257, 400, 1024, false, false, 1},
-                    BlockCase{100, 200, 640, true, true, 1},
-                    BlockCase{513, 1000, 384},
-                    // So many tiles that blocks go from tile to tile.
-                    BlockCase{2304, 3072, 256, true},
-                    BlockCase{2304, 3072, 256, true, true}),
+    testing::Values(
+        BlockCase{1, 8, 128}, BlockCase{128, 192, 128},
+        BlockCase{130, 72, 256, true},
+        BlockCase{257, 400, 1024, false, false, 1},
+        BlockCase{100, 200, 640, true, true, 1}, BlockCase{513, 1000, 384},
+        // So many tiles that blocks go from tile to tile.
+        BlockCase{2304, 3072, 256, true},
+        BlockCase{2304, 3072, 256, true, true},
+        BlockCase{257, 400, 1024, false, false, 1,
+                  Fp8ScalesOfB::kTurnedSquares},
+        BlockCase{2304, 3072, 384, false, false, 0,
+                  Fp8ScalesOfB::kTurnedSquares},
+        BlockCase{130, 72, 256, true, false, 0, Fp8ScalesOfB::kRows},
+        BlockCase{257, 400, 1024, true, true, 1, Fp8ScalesOfB::kRows},
+        BlockCase{2304, 3072, 384, true, true, 0, Fp8ScalesOfB::kRows}),
     [](const testing::TestParamInfo<BlockCase>& info) {
-      return absl::StrCat("M", info.param.m, "N", info.param.n, "K",
-                          info.param.k, info.param.fp32_output ? "Fp32" : "",
-                          info.param.accumulate ? "Added" : "");
+      return absl::StrCat(
+          "M", info.param.m, "N", info.param.n, "K", info.param.k,
+          info.param.fp32_output ? "Fp32" : "",
+          info.param.accumulate ? "Added" : "",
+          info.param.scales_of_b == Fp8ScalesOfB::kRows ? "ScaledRows"
+          : info.param.scales_of_b == Fp8ScalesOfB::kTurnedSquares
+              ? "TurnedScales"
+              : "");
     });
 
 // Goal: what the kernel cannot do is refused by name, before any launch.
@@ -165,6 +190,11 @@ TEST(GemmFp8BlockArgsTest, RefusesWhatItCannotDo) {
   args = good;
   args.accumulate = true;
   refuse(args, "fp32 alone");
+  args = good;
+  args.scales_of_b = Fp8ScalesOfB::kRows;
+  refuse(args, "shorter than its rows");
+  args.b_scale_stride = 128;
+  refuse(args, "scales of b's rows");
   args = good;
   args.a = reinterpret_cast<const void*>(uintptr_t{8});
   refuse(args, "one is not");

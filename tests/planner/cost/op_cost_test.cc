@@ -477,6 +477,8 @@ TEST(CostTest, EveryKindHasATime) {
   HardwareProfile profile = MakeProfile({});
   profile.gemms.push_back(
       {.m = 4096, .n = 64, .k = 32, .is_float8 = true, .seconds = 1e-4});
+  profile.gemms.push_back(
+      {.m = 4096, .n = 64, .k = 32, .is_float8_blocks = true, .seconds = 2e-4});
   const CostModel cost = MakeCost(profile);
   const Layout layout{.pipeline = 2, .data = 2, .tensor = 2};
   for (const OpKind kind : AllOpKinds()) {

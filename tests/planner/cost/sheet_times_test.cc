@@ -122,27 +122,37 @@ TEST(SheetTimesTest, GemmsKeepTheRoof) {
             2.0 * 8192 * 8192 / profile.device.memory_bytes_per_s);
 }
 
-// Goal: two constants describe all products of a device. Method: those of the
-// profile that was measured on H200, by formula alone, against its table, both
-// with the launch: those of 50 us and more, which the constants were fitted to,
-// and apart from them the shorter ones, rows of small models.
+// Goal: a share of the peak for each precision and the time of a tile describe
+// all products of a device. Method: those of the profile that was measured on
+// H200, by formula alone, against its table, both with the launch: those of
+// 50 us and more, which the constants were fitted to, and apart from them the
+// shorter ones, rows of small models, and those in 8 bits.
 TEST(SheetTimesTest, FormulaMatchesMeasuredGemms) {
   const auto measured = LoadNamedProfile("h200-sxm");
   ASSERT_TRUE(measured.ok()) << measured.status();
   HardwareProfile formula = *measured;
   formula.gemms.clear();
   const CostModel cost = CostOf(formula);
-  std::vector<double> errors, short_errors;
+  std::vector<double> errors, short_errors, float8_errors;
   for (const GemmTime& time : measured->gemms) {
-    const double seconds = cost.GemmSeconds({.m = time.m,
-                                             .n = time.n,
-                                             .k = time.k,
-                                             .trans_a = time.trans_a,
-                                             .trans_b = time.trans_b});
-    (time.seconds < 50e-6 ? short_errors : errors)
+    const double seconds =
+        cost.GemmSeconds({.m = time.m,
+                          .n = time.n,
+                          .k = time.k,
+                          .format = time.is_float8 ? GemmFormat::kFloat8
+                                                   : GemmFormat::kAsStored,
+                          .trans_a = time.trans_a,
+                          .trans_b = time.trans_b});
+    (time.is_float8         ? float8_errors
+     : time.seconds < 50e-6 ? short_errors
+                            : errors)
         .push_back(std::abs(
             seconds / (time.seconds + measured->launch_overhead_s) - 1));
   }
+  ASSERT_GT(float8_errors.size(), 50u);
+  std::sort(float8_errors.begin(), float8_errors.end());
+  EXPECT_LT(float8_errors[float8_errors.size() / 2], 0.05);
+  EXPECT_LT(float8_errors[float8_errors.size() * 9 / 10], 0.15);
   ASSERT_GT(errors.size(), 100u);
   ASSERT_GT(short_errors.size(), 30u);
   std::sort(short_errors.begin(), short_errors.end());

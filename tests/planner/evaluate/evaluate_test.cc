@@ -21,6 +21,7 @@
 #include "planner/profile/profile_file.h"
 #include "planner/profile/shipped_profiles.h"
 #include "tests/planner/shipped_rules.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -242,6 +243,7 @@ TEST(CorrectProfileTest, FindsASlowerMachine) {
 // no worse than before, and no constant wanders off. Method: each machine's
 // runs, each model left out in turn.
 TEST(CorrectProfileTest, KeepsWhatOtherModelsTell) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   const auto only = [](const HardwareProfile& known) -> ProfileSource {
     return [known](const std::string& name) {
       return name == known.name ? absl::StatusOr<HardwareProfile>(known)

@@ -36,19 +36,22 @@ TEST(PrecisionGainTest, TellsWhatEightBitsGain) {
   PlanningCase planned = CaseOn("h100-sxm");
   const auto plan = PlanOnPaper(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto gain = FindFloat8Gain(planned, *plan, PlanOnPaper);
-  ASSERT_TRUE(gain.has_value());
-  EXPECT_EQ(gain->unknown, "");
-  EXPECT_LT(gain->step_time_s, 0.9 * plan->prediction.step_time_s);
-  EXPECT_GT(gain->step_time_s, 0.5 * plan->prediction.step_time_s);
-  const std::string text = Float8GainText(*plan, *gain);
+  const auto gains = FindFloat8Gains(planned, *plan, PlanOnPaper);
+  ASSERT_EQ(gains.size(), 2);
+  for (const Float8Gain& gain : gains) {
+    EXPECT_EQ(gain.unknown, "");
+    EXPECT_LT(gain.step_time_s, 0.9 * plan->prediction.step_time_s);
+    EXPECT_GT(gain.step_time_s, 0.5 * plan->prediction.step_time_s);
+  }
+  const std::string text = Float8GainText(*plan, gains);
   EXPECT_THAT(text, HasSubstr(" a step with training.precision: fp8, "));
+  EXPECT_THAT(text,
+              HasSubstr(" a step with training.precision: fp8_blockwise, "));
   EXPECT_THAT(text, HasSubstr(" % less, and "));
 
   planned.job.training.precision = "fp8";
-  EXPECT_FALSE(FindFloat8Gain(planned, *plan, PlanOnPaper).has_value());
-  EXPECT_FALSE(
-      FindFloat8Gain(CaseOn("a100-80gb"), *plan, PlanOnPaper).has_value());
+  EXPECT_TRUE(FindFloat8Gains(planned, *plan, PlanOnPaper).empty());
+  EXPECT_TRUE(FindFloat8Gains(CaseOn("a100-80gb"), *plan, PlanOnPaper).empty());
 }
 
 // Goal: where the gain is not known the text says why. Method: heads whose
@@ -58,10 +61,13 @@ TEST(PrecisionGainTest, SaysWhyTheGainIsNotKnown) {
   planned.job.model.ffn_hidden = 14328;
   const auto plan = PlanOnPaper(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto gain = FindFloat8Gain(planned, *plan, PlanOnPaper);
-  ASSERT_TRUE(gain.has_value());
-  EXPECT_THAT(gain->unknown, HasSubstr("ffn_hidden"));
-  EXPECT_THAT(Float8GainText(*plan, *gain), HasSubstr("not known: "));
+  const auto gains = FindFloat8Gains(planned, *plan, PlanOnPaper);
+  ASSERT_EQ(gains.size(), 2);
+  for (const Float8Gain& gain : gains) {
+    EXPECT_THAT(gain.unknown, HasSubstr("ffn_hidden"));
+  }
+  EXPECT_THAT(Float8GainText(*plan, gains),
+              HasSubstr("with training.precision: fp8_blockwise not known: "));
 }
 
 }  // namespace

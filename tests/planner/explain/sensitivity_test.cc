@@ -10,6 +10,7 @@
 #include "planner/explain/explain_compare.h"
 #include "planner/explain/explain_neighbours.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -55,6 +56,7 @@ TEST(SensitivityTest, NamesTheHardwareInUse) {
 // finds nothing slower than the layout at hand. Method: the made-up machine,
 // whose planner is the real one.
 TEST(SensitivityTest, BetterHardwareNeverCosts) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   const PlanningCase planned = SensitivityCase();
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -131,6 +133,7 @@ TEST(SensitivityTest, SaysTheLeverInBrief) {
 // Goal: a job's own memory limit is what grows, since it decides. Method: a
 // limit under which only layouts with recompute fit.
 TEST(SensitivityTest, GrowsTheLimitOfTheJob) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   PlanningCase planned = SensitivityCase();
   const auto free_plan = FindPlanFor(planned);
   ASSERT_TRUE(free_plan.ok()) << free_plan.status();

@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "planner/profile/shipped_profiles.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -43,6 +44,7 @@ TEST(ObjectiveSearchTest, StepTimeIsFindPlan) {
 // that which yields most, counted by hand over the plans there are; without
 // failures all train. Method: nodes of which two are under repair on average.
 TEST(ObjectiveSearchTest, GoodputWeighsSparesAgainstSpeed) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   const CostModel cost = Cost();
   SearchInput input = Llama8BFor("goodput");
   GoodputSpec& spec = input.job.goodput;

@@ -12,6 +12,7 @@
 #include "planner/program/op_work.h"
 #include "tests/planner/known_models.h"
 #include "tests/planner/planner_testing.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -301,14 +302,18 @@ void Count(OpKind kind, Phase phase, const OpAttributes& attributes,
                            AttributesToString(attributes))];
 }
 
-// The ops of a stage's graph whose names begin with one of these.
-// Copies of weights are made once a step, and are no ops of a layer.
+// The ops of a stage's graph whose names begin with one of these. Weights are
+// transposed, or copied in blocks of 8 bits, once a step, which is no op of a
+// layer.
 OpCounts OpsNamed(const Graph& graph,
                   const std::vector<std::string>& prefixes) {
   OpCounts counts;
   for (const auto* ops : {&graph.forward, &graph.backward}) {
     for (const GraphOp& op : *ops) {
-      if (absl::EndsWith(op.name, "/quantize_weight")) continue;
+      if (absl::EndsWith(op.name, "/transpose_weight") ||
+          absl::EndsWith(op.name, "/quantize_weight")) {
+        continue;
+      }
       for (const std::string& prefix : prefixes) {
         if (!absl::StartsWith(op.name, prefix)) continue;
         Count(op.kind, op.phase, op.attributes, &counts);
@@ -368,7 +373,8 @@ TEST(GraphOfLayerTest, HasTheOpsOfPrograms) {
   for (ModelSpec model : {Llama3_8B(), Llama3_405B()}) {
     model.num_layers = 6;
     for (const int32_t tensor : {1, 2, 4}) {
-      for (int set = 0; set < static_cast<int>(Recompute::kFull); ++set) {
+      for (int set = 0; set < static_cast<int>(Recompute::kFull);
+           set += SweepStep(3)) {
         Layout layout{.pipeline = 2,
                       .tensor = tensor,
                       .micro_batch = 2,
@@ -377,6 +383,8 @@ TEST(GraphOfLayerTest, HasTheOpsOfPrograms) {
                       .recompute = static_cast<Recompute>(set)};
         if (!ValidateLayout(model, layout, layout.global_batch()).ok())
           continue;
+        ExpectProgramsHaveTheOps(model, layout);
+        layout.gemm_format = GemmFormat::kFloat8Blocks;
         ExpectProgramsHaveTheOps(model, layout);
         layout.gemm_format = GemmFormat::kFloat8;
         ExpectProgramsHaveTheOps(model, layout);

@@ -81,7 +81,9 @@ TEST(JobFileTest, ReadsFormatsAndModelsWithoutDenseLayers) {
       Changed("training:", "resources: {backend: cuda}\ntraining:");
   for (const auto& [name, format] :
        std::vector<std::pair<std::string, GemmFormat>>{
-           {"fp8", GemmFormat::kFloat8}, {"fp4", GemmFormat::kFloat4}}) {
+           {"fp8", GemmFormat::kFloat8},
+           {"fp8_blockwise", GemmFormat::kFloat8Blocks},
+           {"fp4", GemmFormat::kFloat4}}) {
     const absl::StatusOr<JobSpec> job = ParseJob(
         absl::StrReplaceAll(
             gpu, {{"training:\n",
@@ -225,7 +227,8 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("1e-3", "1e-3\n    min_learning_rate: 1"), "at most"},
       {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
       {Changed("steps: 10", "steps: 10\n  precision: fp16"),
-       "training.precision: expected fp32, bf16, fp8 or fp4, found 'fp16'"},
+       "training.precision: expected fp32, bf16, fp8, fp8_blockwise or fp4, "
+       "found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  bf16_end_layers: 1"),
        "training.bf16_end_layers: expected 0 where training.precision is "
        "fp32, found 1"},

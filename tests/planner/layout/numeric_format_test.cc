@@ -42,6 +42,7 @@ TEST(PrecisionRecipeTest, TensorsOfExecutableRecipesHaveAType) {
 TEST(NumericFormatTest, StoredBytesCountScales) {
   EXPECT_EQ(Describe(FormatId::kBfloat16).stored_bytes(), 2);
   EXPECT_EQ(Describe(FormatId::kFloat8).stored_bytes(), 1 + 1.0 / 32);
+  EXPECT_EQ(Describe(FormatId::kFloat8Blocks).stored_bytes(), 1 + 4.0 / 128);
   EXPECT_EQ(Describe(FormatId::kFloat4).stored_bytes(), 0.5 + 1.0 / 16);
 }
 

@@ -74,6 +74,7 @@ double At(const std::vector<double>& sorted, double share) {
 // every kind of op is off by -22 to +73 %, with noise, outliers and clocks
 // apart; of a profile that was off by far more.
 TEST(LearnFromRunTest, TwoRunsTellOfOtherLayouts) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   for (const uint32_t seed : Sampled<uint32_t>({1, 2, 3, 4, 5}, 3)) {
     SCOPED_TRACE(seed);
     const HardwareProfile first = MakeProfile({});

@@ -140,6 +140,7 @@ TEST(MeasuredNoiseTest, RunsTellHowPassesScatter) {
 // +73 % and whose equal runs differ by a little or by more; each learns from
 // five runs of three layouts, then other layouts run.
 TEST(MeasuredNoiseTest, IntervalsCoverTheNextRun) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   const std::vector<Layout> taught = {
       TwoStages(),
       {.data = 2, .tensor = 2, .micro_batch = 1, .num_microbatches = 4},

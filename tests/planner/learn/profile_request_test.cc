@@ -42,6 +42,14 @@ ModelSpec ModelOfGpt2() {
   return model;
 }
 
+// Blocks of 8-bit copies divide its dims.
+ModelSpec ModelInBlocks() {
+  ModelSpec model = kModel;
+  model.hidden = model.head_dim = model.sequence_length = 128;
+  model.ffn_hidden = 512;
+  return model;
+}
+
 TrainingSpec SmallTraining() {
   TrainingSpec training;
   training.num_steps = 1;
@@ -93,12 +101,14 @@ TEST(ProfileRequestTest, FillsEveryTable) {
       }
       TrainingSpec of_pairs = training;
       of_pairs.objective = "dpo";
-      TrainingSpec in_float8 = training;
-      in_float8.precision = "fp8";
-      const auto float8 =
-          BuildProfileRequest(kModel, in_float8, num_ranks, num_ranks);
-      ASSERT_TRUE(float8.ok()) << float8.status();
-      for (const ProfileOp& op : float8->ops) kinds.insert(op.kind);
+      for (const char* precision : {"fp8", "fp8_blockwise"}) {
+        TrainingSpec in_float8 = training;
+        in_float8.precision = precision;
+        const auto float8 = BuildProfileRequest(ModelInBlocks(), in_float8,
+                                                num_ranks, num_ranks);
+        ASSERT_TRUE(float8.ok()) << float8.status();
+        for (const ProfileOp& op : float8->ops) kinds.insert(op.kind);
+      }
       const auto pairs =
           BuildProfileRequest(kModel, of_pairs, num_ranks, num_ranks);
       ASSERT_TRUE(pairs.ok()) << pairs.status();

@@ -60,6 +60,37 @@ TEST(ShardedProgramTest, KeepsSlicesByStage) {
   }
 }
 
+// Goal: weights in 8 bits have no bf16 copy: rows and transposed take the two
+// bytes of bf16, and slices one. Method: bytes of the flat buffers, of which all
+// of them belong to the training Program and to those that share its arena.
+TEST(ShardedProgramTest, KeepsWeightsIn8BitsAlone) {
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(zero);
+    Layout layout = Sharded(zero, 2);
+    layout.precision = Precision::kBfloat16;
+    layout.gemm_format = GemmFormat::kFloat8;
+    const Program program = *BuildTrainingProgram(DeepModel(), layout, 0);
+    const int64_t ranks = zero == 3 ? 4 : 1;
+    int64_t stored = 0, in_8_bits = 0;
+    for (const Bucket& bucket : program.parameters.buckets) {
+      if (bucket.name == "norms") continue;
+      (bucket.in_float8() ? in_8_bits : stored) += bucket.num_elements / ranks;
+    }
+    EXPECT_EQ(NumElements(program, program.parameters_buffer), stored);
+    EXPECT_EQ(NumElements(program, program.float8_weights_buffer),
+              zero == 3 ? in_8_bits : 2 * in_8_bits);
+    EXPECT_EQ(NumElements(program, program.master_buffer),
+              program.parameters.num_elements / (zero >= 1 ? 4 : 1));
+    for (const auto& other : {BuildValidationProgram(DeepModel(), layout, 0),
+                              BuildPublishProgram(DeepModel(), layout, 0)}) {
+      ASSERT_TRUE(other.ok()) << other.status();
+      EXPECT_EQ(other->persistent_arena_bytes, program.persistent_arena_bytes);
+      EXPECT_EQ(other->buffers[other->master_buffer].offset_bytes,
+                program.buffers[program.master_buffer].offset_bytes);
+    }
+  }
+}
+
 // Goal: whole buckets come and go: a step of twelve layers holds a few of
 // gradients and of parameters at once, however many micro-batches it has.
 // Method: step arenas against that of ZeRO-1, which has none.

@@ -62,10 +62,11 @@ ModelSpec Float8Model() {
   return model;
 }
 
-// Goal: the same with 8-bit products, in which each matrix is copied once a
-// step, or once a pass where a pass gathers it (ZeRO 3); and validation, which
-// copies nothing for a backward pass. Method: sweep; count the copies of
-// weights.
+// Goal: the same with 8-bit products. Each layer's weights are made once a step
+// of those that the optimizer updates, and have no other form; each matrix is
+// transposed once a step, or once a pass where a pass gathers it (ZeRO 3).
+// Validation transposes nothing. Method: sweep; count the ops, and the bytes of
+// what is gathered.
 TEST(BuildTrainingProgramTest, MultipliesIn8Bits) {
   int num_layouts = 0;
   for (Layout layout : Sampled(TestLayouts(Precision::kBfloat16), 3)) {
@@ -81,26 +82,27 @@ TEST(BuildTrainingProgramTest, MultipliesIn8Bits) {
       const auto validation = BuildValidationProgram(model, layout, stage);
       ASSERT_TRUE(validation.ok()) << validation.status();
       ASSERT_TRUE(CheckProgram(*validation).ok()) << CheckProgram(*validation);
-      int64_t num_copied = 0;
+      const LayerRange layers = StageLayers(model, layout, stage);
+      const int64_t num_layers = layers.end - layers.begin;
+      std::map<OpKind, int64_t> counts;
       for (const Instruction& in : program->instructions) {
         EXPECT_NE(in.kind, OpKind::kGemm) << in.name;
-        if (absl::EndsWith(in.name, "/quantize_weight")) ++num_copied;
+        ++counts[in.kind];
+        if (absl::StartsWith(in.name, "gather_parameters/layers.")) {
+          EXPECT_EQ(std::get<CollectiveAttributes>(in.attributes).dtype,
+                    DType::kFloat8E4m3);
+        }
       }
-      const LayerRange layers = StageLayers(model, layout, stage);
-      if (!layout.shards_parameters()) {
-        EXPECT_EQ(num_copied, 4 * (layers.end - layers.begin));
-      } else {
-        EXPECT_GE(num_copied, 8 * (layers.end - layers.begin) *
-                                  layout.num_microbatches);
-      }
+      EXPECT_EQ(counts[OpKind::kWeightAmax], num_layers);
+      EXPECT_EQ(counts[OpKind::kQuantizeWeights], num_layers);
+      EXPECT_EQ(counts[OpKind::kTransposeFloat8],
+                4 * num_layers *
+                    (layout.shards_parameters() ? layout.num_microbatches : 1));
       // Over the tensor axis, tokens and gradients are gathered before they
       // are copied. Else one gradient a layer comes from another layer.
       int64_t num_searched = 0;
       for (const Instruction& in : program->instructions) {
-        if (in.kind != OpKind::kQuantizeFloat8 ||
-            absl::StrContains(in.name, "/quantize_weight")) {
-          continue;
-        }
+        if (in.kind != OpKind::kQuantizeFloat8) continue;
         if (!std::get<QuantizeAttributes>(in.attributes).amax_given) {
           ++num_searched;
           continue;
@@ -123,7 +125,62 @@ TEST(BuildTrainingProgramTest, MultipliesIn8Bits) {
                                     layout.num_microbatches);
       }
       for (const Instruction& in : validation->instructions) {
+        EXPECT_NE(in.kind, OpKind::kTransposeFloat8) << in.name;
         if (in.kind != OpKind::kQuantizeFloat8) continue;
+        EXPECT_FALSE(
+            std::get<QuantizeAttributes>(in.attributes).keeps_transposed);
+      }
+    }
+  }
+  EXPECT_GE(num_layouts, 20);
+}
+
+// Goal: the same with scales for blocks: nobody looks for the largest magnitude
+// of a tensor, a weight's copies share their units, and validation lays out the
+// persistent arena as training does. Method: sweep with dims that blocks
+// divide; count the kinds.
+TEST(BuildTrainingProgramTest, MultipliesInBlocksOf8Bits) {
+  ModelSpec model = TestModel();
+  model.hidden = 128;
+  model.head_dim = 128;
+  model.ffn_hidden = 768;
+  model.sequence_length = 128;
+  int num_layouts = 0;
+  for (Layout layout : Sampled(TestLayouts(Precision::kBfloat16), 3)) {
+    layout.gemm_format = GemmFormat::kFloat8Blocks;
+    if (!ValidateLayout(model, layout, layout.global_batch()).ok()) continue;
+    ++num_layouts;
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", stage ", stage));
+      const auto program = BuildTrainingProgram(model, layout, stage);
+      ASSERT_TRUE(program.ok()) << program.status();
+      ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
+      const auto validation = BuildValidationProgram(model, layout, stage);
+      ASSERT_TRUE(validation.ok()) << validation.status();
+      ASSERT_TRUE(CheckProgram(*validation).ok()) << CheckProgram(*validation);
+      EXPECT_EQ(validation->persistent_arena_bytes,
+                program->persistent_arena_bytes);
+      int64_t num_squares = 0, num_products = 0;
+      for (const Instruction& in : program->instructions) {
+        EXPECT_FALSE(FindsAmax(in.attributes)) << in.name;
+        EXPECT_NE(in.kind, OpKind::kQuantizeFloat8) << in.name;
+        EXPECT_NE(in.kind, OpKind::kFloat8Gemm) << in.name;
+        EXPECT_NE(in.kind, OpKind::kGemm) << in.name;
+        if (in.kind == OpKind::kQuantizeFloat8Squares) ++num_squares;
+        if (in.kind == OpKind::kFloat8BlockGemm &&
+            in.phase != Phase::kRecompute) {
+          ++num_products;
+        }
+      }
+      const LayerRange range = StageLayers(model, layout, stage);
+      const int64_t layers = range.end - range.begin;
+      // Four products of each layer, forward and for both gradients.
+      EXPECT_EQ(num_products, 12 * layers * layout.num_microbatches);
+      if (!layout.shards_parameters()) {
+        EXPECT_EQ(num_squares, 4 * layers);
+      }
+      for (const Instruction& in : validation->instructions) {
+        if (!MakesFloat8Copies(in.kind)) continue;
         EXPECT_FALSE(
             std::get<QuantizeAttributes>(in.attributes).keeps_transposed);
       }

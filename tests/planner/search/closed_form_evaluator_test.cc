@@ -145,7 +145,7 @@ std::vector<Layout> ByStage(const LayoutSpace& space, const Layout& layout) {
 // differ, and no floor is above any choice. Method: all choices of short
 // pipelines of random spaces, at limits between the least and the most memory.
 TEST(StepEvaluatorTest, FitsEachStageApart) {
-  int num_fitted = 0;
+  int num_tried = 0, num_fitted = 0;
   for (uint64_t seed = 200; seed < 212; seed += SweepStep(5)) {
     RandomCase c(seed);
     if (c.space.space().constraints.recompute != "auto") continue;
@@ -155,6 +155,8 @@ TEST(StepEvaluatorTest, FitsEachStageApart) {
           plain.pipeline > 4) {
         continue;
       }
+      // Each takes all sets of recomputed tensors of all stages.
+      if (!kSanitized && num_tried++ % 4 != 0) continue;
       Layout full = plain;
       full.recompute = Recompute::kFull;
       const int64_t least = c.model.Predict(full).memory.total();

@@ -14,6 +14,7 @@
 #include "planner/job/layout_space.h"
 #include "planner/profile/profile_file.h"
 #include "planner/search/search.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -48,7 +49,7 @@ TEST(ConfigsTest, AreJobsWithALayout) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".yaml") continue;
       SCOPED_TRACE(entry.path().string());
-      ++num_jobs;
+      if (num_jobs++ % SweepStep(5) != 0) continue;
       const absl::StatusOr<JobSpec> job = LoadJob(entry.path().string());
       ASSERT_TRUE(job.ok()) << job.status();
       EXPECT_EQ(job->name, entry.path().stem().string());

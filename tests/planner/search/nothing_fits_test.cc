@@ -12,6 +12,7 @@
 #include "planner/search/search.h"
 #include "tests/planner/planning_fixture.h"
 #include "tests/planner/shipped.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -49,6 +50,7 @@ TEST(NothingFitsTest, RefusesBatchesOfMillions) {
 // Goal: a batch below the limit is planned with few enough micro-batches.
 // Method: one of thousands of sequences, which a device cannot hold at once.
 TEST(NothingFitsTest, PlansLargeBatches) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   absl::StatusOr<JobSpec> job = LoadJob("configs/llama3-1b.yaml");
   ASSERT_TRUE(job.ok()) << job.status();
   job->training.global_batch = 8192;

@@ -19,6 +19,7 @@
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
 #include "planner/search/search.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -129,6 +130,7 @@ std::vector<PredictedStep> PredictEachStep(const std::string& profile) {
 // rows of, by the transport that they ran with; one of the models chose
 // waits.between_lanes_s.
 TEST(SmallModelsTest, ShippedProfilePredictsThem) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   const Summary summary =
       SummaryOf("shipped", PredictEachStep("configs/hardware/h200-sxm.yaml"));
   EXPECT_EQ(summary.num_long, 59);
@@ -162,6 +164,7 @@ TEST(SmallModelsTest, ProfilesOfTheJobsPredictThem) {
 // which the shipped profile has beside those of small ones; rows of few tokens,
 // narrow products and small messages are left out.
 TEST(SmallModelsTest, PlansSayWhatIsExtrapolated) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   absl::StatusOr<HardwareProfile> profile =
       LoadProfile("configs/hardware/h200-sxm.yaml");
   ASSERT_TRUE(profile.ok()) << profile.status();

@@ -17,6 +17,7 @@
 #include "planner/simulate/simulate_instructions.h"
 #include "tests/planner/planner_testing.h"
 #include "tests/planner/simulate/pass_testing.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -96,6 +97,7 @@ TEST(SimulatePassesTest, CountsTransfers) {
 // known one. Method: random costs with stages placed in turns and back and
 // forth.
 TEST(SimulatePassesTest, RunsListedSchedules) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   for (int32_t i = 0; i < 40; ++i) {
     uint64_t num_draws = 0;
     const auto draw = [&] { return RandomUniform(100 + i, num_draws++); };

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "base/files.h"
 #include "tests/coordinator/files/file_serving.h"
 
 namespace millrace {
@@ -54,10 +55,14 @@ class DataOfferTest : public ::testing::Test {
 
   std::string Write(const std::string& name, int64_t num_bytes) const {
     const std::string prefix = folder_ + "/source/" + name;
-    std::string content(static_cast<size_t>(num_bytes), '\0');
-    for (size_t i = 0; i < content.size(); ++i) {
-      content[i] = static_cast<char>(i * 7 + i / 251);
+    // Repeats after a prime number of bytes, so no two pieces are alike.
+    std::string period(65521, '\0');
+    for (size_t i = 0; i < period.size(); ++i) {
+      period[i] = static_cast<char>(i * 7 + i / 251);
     }
+    std::string content;
+    while (static_cast<int64_t>(content.size()) < num_bytes) content += period;
+    content.resize(static_cast<size_t>(num_bytes));
     std::ofstream(prefix + ".bin", std::ios::binary) << content;
     std::ofstream(prefix + ".idx", std::ios::binary) << name;
     if (name == "b") {
@@ -79,9 +84,9 @@ class DataOfferTest : public ::testing::Test {
   }
 
   static std::string Content(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    EXPECT_TRUE(file) << path;
-    return {std::istreambuf_iterator<char>(file), {}};
+    const auto content = ReadFile(path);
+    EXPECT_TRUE(content.ok()) << content.status();
+    return content.value_or("");
   }
 
   void ExpectSame(const absl::StatusOr<PreparedJobData>& fetched) const {

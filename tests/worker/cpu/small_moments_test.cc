@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
+#include "tests/sweep.h"
 #include "worker/communicate/in_process_communicator.h"
 
 namespace millrace {
@@ -118,6 +119,7 @@ TEST(SmallMomentsTest, ResumeContinuesExactly) {
 // steps, in which the loss falls by more than a tenth; the mean of the last ten
 // losses is within 0.1 % of fp32's (measured: printed; 0.01 % in 8 bits).
 TEST(SmallMomentsTest, TrainsAsInFloat32) {
+  MILLRACE_SKIP_LONG_IF_SANITIZED();
   constexpr int64_t kSteps = 40;
   const auto mean_of_last = [](const std::vector<double>& losses) {
     double sum = 0;

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
+#include "tests/sweep.h"
 #include "tests/worker/allocation_counter.h"
 #include "worker/communicate/in_process_communicator.h"
 #include "worker/cpu/ops.h"
@@ -228,38 +229,47 @@ TEST(CpuTrainerTest, RepeatedStepNamesTheOp) {
 // Goal: with 8-bit products, such a step also names the largest tensor that was
 // copied. Method: weights of one layer, on the second stage, that are infinite.
 TEST(CpuTrainerTest, RepeatedStepNamesTheLargestCopy) {
-  JobSpec job = SmallJob();
-  job.training.precision = "fp8";
-  Layout layout = kPipelined;
-  layout.gemm_format = GemmFormat::kFloat8;
-  InProcessHub hub;
-  const absl::Status status = RunRanks(
-      job, layout, [&] { return hub.NewFactory(); },
-      [](Rank rank, Trainer& trainer) {
-        EXPECT_TRUE(trainer.RunStep({}).ok());
-        const auto pieces = trainer.ReadState();
-        if (!pieces.ok()) return pieces.status();
-        for (const StatePiece& piece : *pieces) {
-          if (piece.tensor != "model.layers.2.mlp.up_proj.weight") continue;
-          std::fill(piece.data, piece.data + (piece.end - piece.begin),
-                    std::numeric_limits<float>::infinity());
-        }
-        const auto bad = trainer.RunStep({});
-        if (!bad.ok()) return bad.status();
-        EXPECT_FALSE((*bad)->finite);
-        const auto again = trainer.RepeatStep({});
-        if (!again.ok()) return again.status();
-        const bool is_last_stage = trainer.program().stage == 1;
-        EXPECT_EQ(std::isinf(again->largest_amax), is_last_stage)
-            << ToInt(rank);
-        EXPECT_GT(again->largest_amax, 0) << ToInt(rank);
-        EXPECT_THAT(again->largest_in, HasSubstr("/quantize"));
-        if (is_last_stage) {
-          EXPECT_THAT(again->largest_in, HasSubstr("layers.2/"));
-        }
-        return absl::OkStatus();
-      });
-  EXPECT_TRUE(status.ok()) << status;
+  for (const char* precision : {"fp8", "fp8_blockwise"}) {
+    SCOPED_TRACE(precision);
+    JobSpec job = SmallJob();
+    job.training.precision = precision;
+    Layout layout = kPipelined;
+    layout.gemm_format = GemmFormatOf(precision);
+    // Blocks divide these.
+    job.model.hidden = job.model.ffn_hidden = 128;
+    job.model.head_dim = 32;
+    job.model.sequence_length = 128;
+    InProcessHub hub;
+    const absl::Status status = RunRanks(
+        job, layout, [&] { return hub.NewFactory(); },
+        [](Rank rank, Trainer& trainer) {
+          EXPECT_TRUE(trainer.RunStep({}).ok());
+          const auto pieces = trainer.ReadState();
+          if (!pieces.ok()) return pieces.status();
+          for (const StatePiece& piece : *pieces) {
+            if (piece.tensor != "model.layers.2.mlp.up_proj.weight") continue;
+            std::fill(piece.data, piece.data + (piece.end - piece.begin),
+                      std::numeric_limits<float>::infinity());
+          }
+          const auto bad = trainer.RunStep({});
+          if (!bad.ok()) return bad.status();
+          EXPECT_FALSE((*bad)->finite);
+          const auto again = trainer.RepeatStep({});
+          if (!again.ok()) return again.status();
+          const bool is_last_stage = trainer.program().stage == 1;
+          EXPECT_EQ(std::isinf(again->largest_amax), is_last_stage)
+              << ToInt(rank);
+          EXPECT_GT(again->largest_amax, 0) << ToInt(rank);
+          const bool has_blocks =
+              trainer.program().layout.gemm_format == GemmFormat::kFloat8Blocks;
+          EXPECT_THAT(again->largest_in,
+                      HasSubstr(!is_last_stage ? "/quantize"
+                                : has_blocks   ? "layers.2/"
+                                               : "layers.2/weight_amax"));
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 // Goal: a step that is left out counts and changes nothing. Method: leave out
@@ -383,7 +393,7 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
     return values;
   };
   constexpr int64_t kSteps = 12;
-  constexpr int kMoments = 20;
+  constexpr int kMoments = kSanitized ? 6 : 20;
   Layout copies = {.data = 4, .micro_batch = 2, .zero = 1};
   copies.data_groups = 2;
   for (const Layout& layout : {kSharded, kPipelined, copies}) {

@@ -122,10 +122,16 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   of_pairs.objective = "dpo";
   TrainingSpec in_float8 = job.training;
   in_float8.precision = "fp8";
+  TrainingSpec in_blocks = job.training;
+  in_blocks.precision = "fp8_blockwise";
+  ModelSpec of_blocks = job.model;  // Blocks divide its dims.
+  of_blocks.hidden = of_blocks.ffn_hidden = 128;
+  of_blocks.head_dim = 128;
+  of_blocks.sequence_length = 128;
   for (const auto& [model, training] :
        {std::pair{normed, job.training}, std::pair{gpt2, job.training},
         std::pair{gemma, job.training}, std::pair{job.model, of_pairs},
-        std::pair{job.model, in_float8}}) {
+        std::pair{job.model, in_float8}, std::pair{of_blocks, in_blocks}}) {
     const auto options = BuildProfileRequest(model, training, 4, 4);
     ASSERT_TRUE(options.ok()) << options.status();
     for (const ProfileOp& op : options->ops) {

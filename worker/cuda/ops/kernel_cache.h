@@ -82,6 +82,8 @@ class CudaKernelCache {
   // without 8-bit products.
   absl::StatusOr<const GemmFp8Plan*> Float8Gemm(
       const GemmAttributes& attributes, bool fp32_output);
+  // Multiprocessors that products may use; zero: all.
+  int gemm_multiprocessors() const { return options_.gemm_multiprocessors; }
   // InvalidArgument where the shape is none of the fast kernel's.
   absl::StatusOr<const CrossEntropyBf16Plan*> CrossEntropy(
       const VocabAttributes& attributes, int64_t vocab_begin);

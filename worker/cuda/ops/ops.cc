@@ -31,12 +31,15 @@ absl::StatusOr<void*> RoomIn(const CudaOpContext& context, const Buffer& buffer,
 
 const CudaBinders& AllCudaBinders() {
   static const CudaBinders* const kBinders = [] {
-    auto* binders =
-        new CudaBinders("cuda", {{Precision::kFloat32},
-                                 {Precision::kBfloat16},
-                                 {Precision::kBfloat16, GemmFormat::kFloat8}});
+    auto* binders = new CudaBinders(
+        "cuda", {{Precision::kFloat32},
+                 {Precision::kBfloat16},
+                 {Precision::kBfloat16, GemmFormat::kFloat8},
+                 {Precision::kBfloat16, GemmFormat::kFloat8Blocks}});
     RegisterCudaLayerOps(*binders);
     RegisterCudaFloat8Ops(*binders);
+    RegisterCudaWeightOps(*binders);
+    RegisterCudaFloat8BlockOps(*binders);
     RegisterCudaAttentionOps(*binders);
     RegisterCudaVocabularyOps(*binders);
     RegisterCudaStepOps(*binders);

@@ -25,6 +25,8 @@ const CudaBinders& AllCudaBinders();
 // Each adds the binders of one file.
 void RegisterCudaLayerOps(CudaBinders& binders);
 void RegisterCudaFloat8Ops(CudaBinders& binders);
+void RegisterCudaWeightOps(CudaBinders& binders);
+void RegisterCudaFloat8BlockOps(CudaBinders& binders);
 void RegisterCudaAttentionOps(CudaBinders& binders);
 void RegisterCudaVocabularyOps(CudaBinders& binders);
 void RegisterCudaStepOps(CudaBinders& binders);

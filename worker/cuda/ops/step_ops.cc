@@ -150,6 +150,9 @@ UpdatedWeights WeightsOf(const CudaOpContext& context, const Instruction& in,
   void* const parameters = SliceIn(context, in.outputs[0], slice);
   if (!IsBf16(context)) return {static_cast<float*>(parameters)};
   auto* const master = context.Output<float>(in, 3);
+  // kQuantizeWeights makes parameters of these.
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  if (attributes.in_float8) return {master, nullptr, nullptr};
   if (IsFp32(context, in.outputs[0])) {
     return {master, nullptr, static_cast<float*>(parameters)};
   }

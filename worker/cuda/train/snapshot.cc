@@ -25,6 +25,16 @@ CudaSnapshot::CudaSnapshot(StateSnapshot&& memory, int32_t device_idx,
       taken_(std::move(taken)) {}
 
 absl::StatusOr<std::shared_ptr<CudaSnapshot>> CudaSnapshot::Create(
+    int32_t device_idx, const std::vector<StatePiece>& state,
+    ProgressBoard* progress) {
+  if (progress != nullptr) progress->locks_memory = true;
+  absl::StatusOr<std::shared_ptr<CudaSnapshot>> snapshot =
+      Make(device_idx, state);
+  if (progress != nullptr) progress->locks_memory = false;
+  return snapshot;
+}
+
+absl::StatusOr<std::shared_ptr<CudaSnapshot>> CudaSnapshot::Make(
     int32_t device_idx, const std::vector<StatePiece>& state) {
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_idx),
                              absl::StrCat("use GPU ", device_idx)));

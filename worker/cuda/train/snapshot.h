@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "fault/training_state.h"
 #include "worker/cuda/device/handles.h"
+#include "worker/train/progress_board.h"
 #include "worker/train/state_snapshot.h"
 
 namespace millrace {
@@ -23,9 +24,11 @@ class CudaSnapshot : public StateSnapshot {
  public:
   // Memory for the pieces of `state` that the rank owns, page-locked so that
   // copies need no help of the host. Takes about a second for 16 GiB. Where the
-  // system does not allow that, copies hold up the caller.
+  // system does not allow that, copies hold up the caller. `progress`, which
+  // may be null, says meanwhile that memory is made.
   static absl::StatusOr<std::shared_ptr<CudaSnapshot>> Create(
-      int32_t device_idx, const std::vector<StatePiece>& state);
+      int32_t device_idx, const std::vector<StatePiece>& state,
+      ProgressBoard* progress);
   ~CudaSnapshot() override;
 
   // Enqueues the copies of `state`, of the device's memory, on `stream`. No
@@ -40,6 +43,8 @@ class CudaSnapshot : public StateSnapshot {
 
  private:
   CudaSnapshot(StateSnapshot&& memory, int32_t device_idx, CudaEvent taken);
+  static absl::StatusOr<std::shared_ptr<CudaSnapshot>> Make(
+      int32_t device_idx, const std::vector<StatePiece>& state);
 
   const int32_t device_idx_;
   CudaEvent taken_;

@@ -499,7 +499,8 @@ CudaTrainer::TakeSnapshot() {
   }
   if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
     snapshot_ = nullptr;
-    ASSIGN_OR_RETURN(snapshot_, CudaSnapshot::Create(device_idx_, state));
+    ASSIGN_OR_RETURN(snapshot_,
+                     CudaSnapshot::Create(device_idx_, state, progress_));
   }
   // Copies to memory that is not page-locked hold up the host: a step that
   // hangs must be noticed before them.
@@ -518,15 +519,15 @@ CudaTrainer::TakeSnapshot() {
 // process is replaced.
 void CudaTrainer::PrepareSnapshot() {
   const bool expects_one =
-      job_.checkpoint.interval_steps > 0 || job_.exports.every > 0;
+      job_.checkpoint.is_periodic() || job_.exports.every > 0;
   if (!expects_one || !state_->has_float_moments() || preparing_.valid() ||
       snapshot_ != nullptr)
     return;
-  preparing_ =
-      std::async(std::launch::async,
-                 [device_idx = device_idx_, state = state_->PiecesOnDevice()] {
-                   return CudaSnapshot::Create(device_idx, state);
-                 });
+  preparing_ = std::async(std::launch::async, [device_idx = device_idx_,
+                                               state = state_->PiecesOnDevice(),
+                                               progress = progress_] {
+    return CudaSnapshot::Create(device_idx, state, progress);
+  });
 }
 
 // Nothing reads the state any more when it may be changed.

@@ -386,8 +386,11 @@ TEST_P(CudaOpsTest, ComputesWhatTheCpuDoes) {
     const auto op = static_cast<OpKind>(kind);
     const bool is_elsewhere =
         IsCollective(op) || IsTransfer(op) ||
-        // compare_test.cc has copies in 8 bits and their products.
-        op == OpKind::kQuantizeFloat8 || op == OpKind::kFloat8Gemm ||
+        // compare_test.cc has copies in 8 bits and their products, and weights
+        // in 8 bits.
+        MakesFloat8Copies(op) || IsFloat8Product(op) ||
+        op == OpKind::kTransposeFloat8 || op == OpKind::kWeightAmax ||
+        op == OpKind::kQuantizeWeights ||
         (op == OpKind::kCastParameters && precision == Precision::kFloat32);
     EXPECT_EQ(kinds.contains(op), !is_elsewhere) << OpKindName(op);
   }

@@ -1,0 +1,88 @@
+// Times how long a job is without a plan after it has lost a host: the search
+// over the devices that are left, and writing the plan and its Programs into
+// the run directory, as a coordinator does. Proves first that the plan fits
+// the devices that are left and keeps the batch.
+//
+//   replan_bench JOB PROFILE DEVICES LOST_DEVICES
+//
+// Prints wall seconds, the least of three.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "coordinator/planning.h"
+#include "planner/job/job_file.h"
+#include "planner/profile/profile_file.h"
+
+namespace millrace {
+namespace {
+
+absl::Status Run(const std::string& job_file, const std::string& profile_file,
+                 int32_t num_devices, int32_t num_lost,
+                 const std::string& folder) {
+  ASSIGN_OR_RETURN(const JobSpec job, LoadJob(job_file));
+  ASSIGN_OR_RETURN(const HardwareProfile profile, LoadProfile(profile_file));
+  const DeviceFacts devices = {.num_devices = num_devices - num_lost,
+                               .may_leave_idle = true,
+                               .ranks_per_host = num_lost,
+                               .machine = profile.provenance.machine,
+                               .memory_bytes = profile.device_memory_bytes};
+  double plan_s = 1e9, write_s = 1e9;
+  absl::StatusOr<Plan> plan = absl::UnknownError("not run");
+  for (int round = 0; round < 3; ++round) {
+    const double began_s = MonotonicSeconds();
+    plan = PlanForDevices(job, devices, profile);
+    RETURN_IF_ERROR(plan.status());
+    const double planned_s = MonotonicSeconds();
+    RETURN_IF_ERROR(WritePlan(*plan, job, profile, folder));
+    plan_s = std::min(plan_s, planned_s - began_s);
+    write_s = std::min(write_s, MonotonicSeconds() - planned_s);
+  }
+  const Layout& layout = plan->layout;
+  if (layout.num_ranks() + plan->num_idle_devices != devices.num_devices ||
+      layout.global_batch() != job.training.global_batch) {
+    return absl::InternalError(absl::StrCat(
+        LayoutToString(layout), " does not fit ", devices.num_devices,
+        " devices and a batch of ", job.training.global_batch));
+  }
+  std::cout << absl::StrFormat(
+      "%s, %d devices less %d: %.2f s to plan again, %.2f s to write the plan; "
+      "step %.4g s, %d idle: %s\n",
+      job.name, num_devices, num_lost, plan_s, write_s,
+      plan->prediction.step_time_s, plan->num_idle_devices,
+      LayoutToString(layout));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  int32_t num_devices = 0, num_lost = 0;
+  if (argc != 5 || !absl::SimpleAtoi(argv[3], &num_devices) ||
+      !absl::SimpleAtoi(argv[4], &num_lost) || num_lost < 1 ||
+      num_lost >= num_devices) {
+    std::cerr << "usage: replan_bench JOB PROFILE DEVICES LOST_DEVICES\n";
+    return 2;
+  }
+  const std::string folder =
+      absl::StrCat(std::filesystem::temp_directory_path().string(),
+                   "/millrace-replan-", getpid());
+  std::filesystem::create_directories(folder);
+  const absl::Status status =
+      millrace::Run(argv[1], argv[2], num_devices, num_lost, folder);
+  std::filesystem::remove_all(folder);
+  if (!status.ok()) std::cerr << "replan_bench: " << status << std::endl;
+  return status.ok() ? 0 : 1;
+}

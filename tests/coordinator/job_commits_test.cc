@@ -1,0 +1,329 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/protocol/build_id.h"
+#include "coordinator/protocol/client.h"
+#include "fault/checkpoint.h"
+#include "fault/faulty_file_system.h"
+#include "planner/profile/profile_file.h"
+#include "tests/fault/state_fixture.h"
+#include "tests/planner/profile_fixture.h"
+#include "worker/agent/listener.h"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr absl::Duration kMessageLimit = absl::Seconds(60);
+constexpr char kSlowCheckpoints[] = "checkpoints";
+
+// A disk whose syncs of folders take until they are let go.
+class HangingFiles : public FaultyFileSystem {
+ public:
+  absl::Status SyncDirectory(const std::string& path) override {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++num_hanging_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !hangs_; });
+      --num_hanging_;
+    }
+    return FaultyFileSystem::SyncDirectory(path);
+  }
+  void Hang(bool hangs) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hangs_ = hangs;
+    changed_.notify_all();
+  }
+  void AwaitHanging() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, absl::ToChronoSeconds(kMessageLimit),
+                                  [this] { return num_hanging_ > 0; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool hangs_ = false;
+  int num_hanging_ = 0;
+};
+
+// A coordinator on a thread, whose agent and two workers the test plays.
+class JobCommitsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    run_directory_ =
+        testing::TempDir() + "/millrace-commits-" + std::to_string(getpid());
+    std::filesystem::remove_all(run_directory_);
+    ASSERT_TRUE(MakeDirectories(run_directory_ + "/logs").ok());
+    const std::string profile = run_directory_ + "/machine.yaml";
+    ASSERT_TRUE(
+        WriteFileAtomically(profile, ProfileToYaml(MakeProfile({}))).ok());
+    ASSERT_TRUE(WriteFileAtomically(run_directory_ + "/job.yaml",
+                                    R"(
+name: tiny
+model: {family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4,
+        kv_heads: 2, ffn_hidden: 64, sequence_length: 32}
+data: {synthetic: true}
+training: {steps: 12, global_batch: 8, optimizer: {learning_rate: 1e-3}}
+layout: {data: 2, tensor: 1, pipeline: 1}
+checkpoint: {interval_steps: 4, resume: none}
+fault: {heartbeat_timeout_ms: 600000, hang_timeout_ms: 0}
+profile: )" + profile + "\n" + more_keys_)
+                    .ok());
+    auto listener = Listener::Create();
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    address_ = listener->address();
+    thread_ = std::thread([this, fd = dup(listener->fd())] {
+      exit_code_ = RunCoordinator({.run_directory = run_directory_,
+                                   .job_file = "job.yaml",
+                                   .listen_fd = fd,
+                                   .hosts = {"node1"},
+                                   .secret = "secret",
+                                   .checkpoint_files = &files_});
+    });
+    protocol::Hello hello;
+    protocol::AgentHello* agent = hello.mutable_agent();
+    agent->set_host("node1");
+    agent->set_build_id(BuildId());
+    agent->set_has_job(true);
+    agent->set_run_directory(run_directory_);
+    agent->set_num_devices(2);
+    agent->set_threads_per_device(1);
+    agent->set_devices_on_host(2);
+    agent->set_machine("made up");
+    agent->set_memory_bytes(int64_t{8} << 30);
+    agent->set_sees_checkpoints(true);
+    agent->set_data_ready(true);
+    agent_ = Open(hello);
+  }
+
+  void TearDown() override {
+    files_.Hang(false);
+    protocol::ToCoordinator message;
+    message.mutable_agent_failed()->set_reason("enough");
+    agent_->SendReliably(std::move(message));
+    thread_.join();
+    EXPECT_TRUE(exit_code_.ok()) << exit_code_.status();
+    std::filesystem::remove_all(run_directory_);
+  }
+
+  std::unique_ptr<Client> Open(const protocol::Hello& hello) {
+    auto client = Client::Create({.address = address_,
+                                  .secret = "secret",
+                                  .make_hello = [hello] { return hello; }});
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+
+  static protocol::FromCoordinator Next(Client& client) {
+    auto message = client.Receive(kMessageLimit);
+    if (!message.ok() || !message->has_value()) return {};
+    return **message;
+  }
+
+  // The worker that the agent is told to start next; says which.
+  std::unique_ptr<Client> StartWorker(protocol::StartWorker* order) {
+    *order = Next(*agent_).start_worker();
+    protocol::Hello hello;
+    hello.mutable_worker()->set_worker(order->worker());
+    hello.mutable_worker()->set_incarnation(order->incarnation());
+    hello.mutable_worker()->set_run_directory(run_directory_);
+    return Open(hello);
+  }
+
+  static void Send(Client& worker, int64_t generation,
+                   protocol::ToCoordinator message) {
+    message.set_generation(generation);
+    worker.SendReliably(std::move(message));
+  }
+  static void SayRunning(Client& worker, int64_t generation) {
+    protocol::ToCoordinator running;
+    running.mutable_generation_running();
+    Send(worker, generation, std::move(running));
+  }
+  static void SayCleared(Client& worker, int64_t generation) {
+    protocol::ToCoordinator ready;
+    ready.mutable_worker_ready();
+    Send(worker, generation, std::move(ready));
+  }
+  // Writes the parts of both ranks; returns what they report.
+  std::vector<protocol::ToCoordinator> WriteParts(int64_t generation,
+                                                  int64_t step) {
+    std::vector<RankState> state = MakeState(TinyModel(), layout_);
+    FillState(state, step);
+    std::vector<protocol::ToCoordinator> parts;
+    for (const RankState& rank : state) {
+      const absl::StatusOr<std::string> entry = WriteCheckpointPart(
+          files_, run_directory_ + "/checkpoints",
+          InfoOf(layout_, step, generation), rank.rank, rank.pieces);
+      EXPECT_TRUE(entry.ok()) << entry.status();
+      parts.emplace_back().set_generation(generation);
+      parts.back().mutable_checkpoint_part()->set_step(step);
+      parts.back().mutable_checkpoint_part()->set_entry(entry.value_or(""));
+    }
+    return parts;
+  }
+  static void Report(const std::vector<Client*>& workers,
+                     const std::vector<protocol::ToCoordinator>& parts) {
+    for (size_t rank = 0; rank < parts.size(); ++rank) {
+      workers[rank]->SendReliably(parts[rank]);
+    }
+  }
+  // Returns once the coordinator has handled all that the worker has sent.
+  static void AwaitHandled(Client& worker, int64_t generation) {
+    protocol::ToCoordinator message;
+    message.mutable_rendezvous_set()->set_key("handled");
+    message.mutable_rendezvous_set()->set_value("yes");
+    Send(worker, generation, message);
+    message.mutable_rendezvous_get()->set_key("handled");
+    Send(worker, generation, message);
+    EXPECT_TRUE(Next(worker).has_rendezvous_value());
+  }
+  bool IsCommitted(const std::string& step) {
+    return files_.Exists(run_directory_ + "/checkpoints/step-" + step +
+                         "/manifest.json");
+  }
+
+  std::string AwaitEvent(const std::string& text) {
+    std::string events;
+    for (const absl::Time end = absl::Now() + kMessageLimit;
+         absl::Now() < end;) {
+      const auto read = ReadFile(run_directory_ + "/events.jsonl");
+      if (read.ok()) events = *read;
+      if (events.find(text) != std::string::npos) break;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return events;
+  }
+
+  // Steps 8 and 12 are saved while the disk hangs in the commit of step 4;
+  // returns the events once step 12 is committed.
+  std::string SaveOnASlowDisk() {
+    protocol::StartWorker order;
+    std::vector<std::unique_ptr<Client>> owned;
+    std::vector<Client*> workers;
+    for (int i = 0; i < 2; ++i) {
+      owned.push_back(StartWorker(&order));
+      workers.push_back(owned.back().get());
+    }
+    for (Client* client : workers) {
+      EXPECT_TRUE(Next(*client).has_start_generation());
+      SayRunning(*client, 1);
+    }
+    std::vector<std::vector<protocol::ToCoordinator>> parts;
+    for (const int64_t step : {4, 8, 12}) parts.push_back(WriteParts(1, step));
+    files_.Hang(true);
+    Report(workers, parts[0]);
+    files_.AwaitHanging();
+    Report(workers, parts[1]);
+    Report(workers, parts[2]);
+    for (Client* client : workers) AwaitHandled(*client, 1);
+    files_.Hang(false);
+    return AwaitEvent(
+        R"("event":"checkpoint_committed","generation":1,"step":12)");
+  }
+
+  std::string more_keys_;  // Of the job.
+  std::string run_directory_;
+  std::string address_;
+  HangingFiles files_;
+  std::unique_ptr<Client> agent_;
+  std::thread thread_;
+  absl::StatusOr<int> exit_code_ = absl::UnavailableError("not yet");
+  Layout layout_ = {.data = 2};
+};
+
+// Goal: while a disk holds up a commit, the coordinator goes on listening, and
+// recovers from the death of a worker: it gives the commit up, whose manifest
+// never appears; the next commit on the same disk is made. Method: a file
+// system that hangs in the commit of step 4; a worker dies meanwhile.
+TEST_F(JobCommitsTest, RecoversWhileACommitHangs) {
+  protocol::StartWorker first, second;
+  const std::unique_ptr<Client> worker = StartWorker(&first);
+  std::unique_ptr<Client> other = StartWorker(&second);
+  for (Client* client : {worker.get(), other.get()}) {
+    ASSERT_TRUE(Next(*client).has_start_generation());
+    SayRunning(*client, 1);
+  }
+  const auto parts = WriteParts(1, 4);
+  files_.Hang(true);
+  Report({worker.get(), other.get()}, parts);
+  files_.AwaitHanging();
+
+  protocol::Hello hello;
+  hello.mutable_visitor();
+  const std::unique_ptr<Client> visitor = Open(hello);
+  protocol::ToCoordinator question;
+  question.mutable_status_request();
+  visitor->SendReliably(question);
+  EXPECT_THAT(Next(*visitor).status().json(), HasSubstr(R"("over":false)"));
+
+  other.reset();
+  protocol::ToCoordinator death;
+  death.mutable_worker_died()->set_worker(second.worker());
+  death.mutable_worker_died()->set_incarnation(second.incarnation());
+  death.mutable_worker_died()->set_detail("killed by the test");
+  agent_->SendReliably(death);
+  EXPECT_TRUE(Next(*worker).has_abort_generation());
+  SayCleared(*worker, 2);
+  other = StartWorker(&second);
+  EXPECT_EQ(second.incarnation(), 2);
+  for (Client* client : {worker.get(), other.get()}) {
+    const protocol::FromCoordinator start = Next(*client);
+    ASSERT_TRUE(start.has_start_generation());
+    EXPECT_THAT(start.start_generation().restore_path(), IsEmpty());
+    SayRunning(*client, 2);
+  }
+  EXPECT_THAT(AwaitEvent("given up"),
+              HasSubstr(R"("event":"checkpoint_failed","generation":1,)"
+                        R"("step":4,"detail":"given up: a recovery)"));
+
+  files_.Hang(false);
+  Report({worker.get(), other.get()}, WriteParts(2, 8));
+  EXPECT_THAT(AwaitEvent("checkpoint_committed"),
+              HasSubstr(R"("event":"checkpoint_committed","generation":2,)"
+                        R"("step":8)"));
+  EXPECT_TRUE(IsCommitted("00000008"));
+  EXPECT_FALSE(IsCommitted("00000004"));
+}
+
+// Goal: where commits take longer than the steps between checkpoints, those in
+// between are given up for the newest.
+TEST_F(JobCommitsTest, CommitsTheNewestOnASlowDisk) {
+  EXPECT_THAT(SaveOnASlowDisk(), HasSubstr("given up for step 12"));
+  EXPECT_TRUE(IsCommitted("00000012"));
+  EXPECT_FALSE(IsCommitted("00000008"));
+}
+
+class ExportingJobTest : public JobCommitsTest {
+ protected:
+  ExportingJobTest() { more_keys_ = "export: {every: 8}\n"; }
+};
+
+// Goal: a step whose weights are to be exported is committed all the same.
+TEST_F(ExportingJobTest, CommitsWhatIsExportedOnASlowDisk) {
+  EXPECT_THAT(SaveOnASlowDisk(), Not(HasSubstr("given up")));
+  EXPECT_TRUE(IsCommitted("00000012"));
+  EXPECT_TRUE(IsCommitted("00000008"));
+}
+
+}  // namespace
+}  // namespace millrace
