@@ -71,6 +71,9 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                      LoadProfile(options.run_directory + "/profile.yaml"));
     runner->profile_ = profile;
   }
+  for (const StepLoss& read : runner->output_->losses_read()) {
+    runner->losses_.Note(read.step, read.loss);
+  }
   runner->began_training_ = runner->output_->MedianStepTime() > 0;
   runner->progress_.emplace(
       ProgressOptions{.interactive = IsInteractive(),

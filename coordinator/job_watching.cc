@@ -48,7 +48,6 @@ void JobRunner::BeginWatching() {
   const Layout& layout = plan_->layout;
   hang_watch_.Begin(layout.num_ranks(), plan_->step_time_s, MonotonicNow());
   bad_steps_.Begin(layout.num_ranks());
-  losses_.Begin();
   state_hashes_.clear();
   hosts_.clear();
   std::vector<int32_t> stage_of;

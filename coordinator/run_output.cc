@@ -93,6 +93,9 @@ absl::Status RunOutput::ReadMetrics() {
                   step.is_null() ? 0 : step.get<int64_t>()};
     last_loss_ = loss.is_null() ? 0.0 : loss.get<double>();
     step_times_.push_back(seconds.get<double>());
+    if (loss.is_null()) continue;
+    losses_read_.push_back({.step = last_step_.second, .loss = last_loss_});
+    if (losses_read_.size() > LossWatch::kKept) losses_read_.pop_front();
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #define MILLRACE_COORDINATOR_RUN_OUTPUT_H_
 
 #include <cstdint>
+#include <deque>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "base/ids.h"
 #include "coordinator/metrics/metrics_feed.h"
 #include "coordinator/metrics/run_records.h"
+#include "fault/loss_watch.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
@@ -84,6 +86,8 @@ class RunOutput {
   // Returns the median of all steps in metrics.jsonl but the first two, which
   // warm up caches; 0 before the third.
   double MedianStepTime() const;
+  // The last LossWatch::kKept losses that metrics.jsonl had when it was opened.
+  const std::deque<StepLoss>& losses_read() const { return losses_read_; }
   double last_loss() const { return last_loss_; }
   int64_t last_step() const { return last_step_.second; }  // 0: none.
   // "compute 71 %, bubble 12 %, ...": mean over ranks, parts above 0.5 %.
@@ -110,6 +114,7 @@ class RunOutput {
   std::pair<int64_t, int64_t> last_step_ = {0, 0};  // Generation, step.
   double last_loss_ = 0;
   std::vector<double> step_times_;
+  std::deque<StepLoss> losses_read_;
   std::map<Rank, std::pair<int64_t, int64_t>> last_rank_steps_;
   std::map<Rank, RankTime> ranks_;
   double startup_s_ = 0;

@@ -104,13 +104,15 @@ void DamageAndKill(JobProcess& process, const JobFolder& folder,
 // Goal: when the checkpoint to recover from is damaged, the job takes the one
 // before it, trains the steps in between again and ends with the very same
 // parameters. Method: damage the second of its checkpoints while it runs, kill
-// a worker, compare with the undisturbed run.
+// a worker, compare with the undisturbed run. Copies in memory, which would
+// make checkpoints needless, are off here and below.
 TEST(DamagedCheckpointRunTest, RecoveryTakesTheOneBefore) {
   const JobFolder folder("damaged-recovery");
   const std::string job =
       WriteTinyJob(folder, {.num_steps = 1200,
                             .checkpoint_interval = 500,
-                            .extra = "profile_output: none\n"});
+                            .extra = "profile_output: none\n"
+                                     "fault: {replica_interval_steps: 0}\n"});
   JobProcess undisturbed(folder, RunCommand(job));
   ASSERT_EQ(undisturbed.Wait(), 0) << undisturbed.Output();
   const std::string expected = ReadResult(folder)["parameter_hash"];
@@ -131,12 +133,14 @@ TEST(DamagedCheckpointRunTest, RecoveryTakesTheOneBefore) {
 TEST(DamagedCheckpointRunTest, RecoveryWithoutAnyEndsTheJob) {
   const JobFolder folder("damaged-all");
   const std::string job =
-      WriteTinyJob(folder, {.num_steps = 1000000, .checkpoint_interval = 1000});
+      WriteTinyJob(folder, {.num_steps = 1000000,
+                            .checkpoint_interval = 1000,
+                            .extra = "fault: {replica_interval_steps: 0}\n"});
   JobProcess process(folder, RunCommand(job));
   DamageAndKill(process, folder, 1, [&] {
     Damage(StepPath(folder.path + "/runs/tiny-latest/checkpoints", 1000));
   });
-  EXPECT_EQ(process.Wait(absl::Seconds(60)), 1) << process.Output();
+  ASSERT_EQ(process.Wait(absl::Seconds(60)), 1) << process.Output();
   EXPECT_EQ(ReadResult(folder)["status"], "failed");
   EXPECT_NE(process.Output().find("no other can take its place"),
             std::string::npos)

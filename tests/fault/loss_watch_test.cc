@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <random>
+#include <set>
+#include <vector>
 
 namespace millrace {
 namespace {
@@ -48,8 +52,47 @@ TEST(LossWatchTest, IgnoresWhatIsNoNumberAndTheFirstSteps) {
         watch.Note(step, std::numeric_limits<double>::quiet_NaN()).has_value());
   }
   EXPECT_TRUE(watch.Note(40, 30).has_value());
-  watch.Begin();
-  EXPECT_FALSE(watch.Note(41, 30).has_value());
+}
+
+// Goal: a job that goes back to an earlier step, as often as it likes, finds
+// the same spikes as one that never does. Method: random returns, some soon
+// after a spike; the steps that were found to be spikes.
+TEST(LossWatchTest, GoingBackChangesNothing) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<double> losses(601);
+    for (int64_t step = 1; step <= 600; ++step) {
+      losses[step] = UsualLoss(step, 0.03, random);
+      if (random() % 20 == 0) losses[step] += 3;
+    }
+    std::set<int64_t> expected;
+    LossWatch undisturbed;
+    for (int64_t step = 1; step <= 600; ++step) {
+      if (undisturbed.Note(step, losses[step])) expected.insert(step);
+    }
+    EXPECT_GE(expected.size(), 10u);
+
+    std::set<int64_t> found;
+    LossWatch watch;
+    for (int64_t step = 1; step <= 600; ++step) {
+      if (watch.Note(step, losses[step])) found.insert(step);
+      if (random() % 15 == 0) {
+        step -= std::min<int64_t>(step, static_cast<int64_t>(random() % 40));
+      }
+    }
+    EXPECT_EQ(found, expected) << "seed " << seed;
+  }
+}
+
+// Goal: a loss that has moved for good is no endless row of spikes. Method:
+// after five of them the sixth is usual, and a jump from there is found again.
+TEST(LossWatchTest, TakesALastingChangeForUsual) {
+  LossWatch watch;
+  int64_t step = 0;
+  while (step < 100) EXPECT_FALSE(watch.Note(++step, 2));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(watch.Note(++step, 4));
+  for (int i = 0; i < 30; ++i) EXPECT_FALSE(watch.Note(++step, 4));
+  EXPECT_TRUE(watch.Note(++step, 6));
 }
 
 }  // namespace
