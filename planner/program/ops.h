@@ -9,8 +9,10 @@
 // parameters stay fp32. Under GemmFormat::kFloat8 the products of layers are
 // kFloat8Gemm, of copies in 8 bits with one scale a tensor, and the matrices
 // of those layers are parameters in 8 bits. Under kFloat8Blocks they are
-// kFloat8BlockGemm. All other tensors stay as they are. A copy's unit is the
-// value of its stored number one, in a block or a tensor.
+// kFloat8BlockGemm. Under AttentionFormat::kFloat8 attention's forward pass is
+// kFloat8AttentionForward, of copies in 8 bits. All other tensors stay as they
+// are. A copy's unit is the value of its stored number one, in a block or a
+// tensor.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OPS_H_
 #define MILLRACE_PLANNER_PROGRAM_OPS_H_

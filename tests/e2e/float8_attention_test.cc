@@ -42,9 +42,8 @@ JobSpec AttentionJob() {
 
 // Goal: families of models learn with attention in 8 bits what they learn in
 // fp32, beside products as stored and in 8 bits, and equal runs give equal
-// bits. Method: losses over some steps; the band is that of products in 8 bits
-// with one scale a tensor. Models whose attention has a window or a softcap are
-// refused.
+// bits. Method: losses over some steps, within 0.25 %; with products in 8 bits,
+// in their band. Models whose attention has a window or a softcap are refused.
 TEST(Float8AttentionTest, LearnsWhatFloat32Learns) {
   double worst = 0;
   int num_families = 0;
@@ -68,7 +67,7 @@ TEST(Float8AttentionTest, LearnsWhatFloat32Learns) {
     EXPECT_NE(result.losses[0], expected.losses[0]);
     for (size_t i = 0; i < result.losses.size(); ++i) {
       const double ratio = result.losses[i] / expected.losses[i];
-      EXPECT_NEAR(ratio, 1, 1e-2) << i;
+      EXPECT_NEAR(ratio, 1, 2.5e-3) << i;
       worst = std::max(worst, std::abs(ratio - 1));
     }
     if (num_families++ > 1) continue;
@@ -89,7 +88,8 @@ TEST(Float8AttentionTest, LearnsWhatFloat32Learns) {
 // Goal: scales are of a head's tokens, so no layout changes them: the first
 // step has the single rank's numbers, and later ones differ by less than 8 bits
 // would if scales did. Method: losses and gradient norms beside those of one
-// rank.
+// rank. Other sums in fp32 move a few numbers over the middle between two 8-bit
+// ones; measured: losses within 2e-5, norms within 4e-4, in twelve steps.
 TEST(Float8AttentionTest, LayoutsGiveTheNumbersOfOneRank) {
   const JobSpec job = AttentionJob();
   const auto run = [&](const Layout& layout) {
@@ -127,8 +127,8 @@ TEST(Float8AttentionTest, LayoutsGiveTheNumbersOfOneRank) {
       const double loss = std::abs(result.losses[i] / alone.losses[i] - 1);
       const double norm =
           std::abs(result.gradient_norms[i] / alone.gradient_norms[i] - 1);
-      EXPECT_LE(loss, i == 0 ? 1e-6 : 5e-3) << i;
-      EXPECT_LE(norm, i == 0 ? 1e-4 : 3e-2) << i;
+      EXPECT_LE(loss, i == 0 ? 1e-6 : 1e-3) << i;
+      EXPECT_LE(norm, i == 0 ? 1e-4 : 1e-2) << i;
       worst_loss = std::max(worst_loss, loss);
       worst_norm = std::max(worst_norm, norm);
     }

@@ -248,11 +248,11 @@ TEST(JobFileTest, RefusesWrongValues) {
                              "attention_softcap: 50"},
                             {"steps: 10", "steps: 10\n  attention: fp8"}}),
        "model.attention_softcap is 50, and attention in 8 bits has no softcap"},
-      {absl::StrReplaceAll(kSmallJob,
-                           {{"  heads: 4", "  heads: 4\n  head_dim: 64"},
-                            {"steps: 10",
-                             "steps: 10\n  attention: fp8\nresources:\n  "
-                             "backend: cuda\n#"}}),
+      {absl::StrReplaceAll(
+           kSmallJob,
+           {{"  heads: 4", "  heads: 4\n  head_dim: 64"},
+            {"steps: 10", "steps: 10\n  attention: fp8"},
+            {"name: small", "name: small\nresources: {backend: cuda}"}}),
        "training.attention: fp8 reads on GPUs what is stored in bf16, and "
        "training.precision is fp32; set precision: bf16, fp8 or "
        "fp8_blockwise"},
