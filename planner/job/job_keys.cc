@@ -99,8 +99,8 @@ const JobKey kOtherKeys[] = {
      .doc = "What attention's forward pass computes in. fp8: queries, keys and "
             "values in 8 bits, with scales of blocks of tokens, beside any "
             "precision but fp32 on cuda; the backward pass stays in bf16. It "
-            "takes head_dim 64 or 128 and neither a window nor a softcap, and "
-            "Hopper GPUs.",
+            "takes head_dim 128, or 64 without a gain in time, neither a window "
+            "nor a softcap, and Hopper GPUs.",
      .choices = "bf16|fp8"},
     {NAMED_KEY("training.bf16_end_layers", model.stored_end_layers),
      .doc = "With precision fp8 or fp8_blockwise, or with attention fp8, so "
