@@ -43,6 +43,11 @@ struct AttentionFp8Shape {
   int64_t num_kv_heads;
   int64_t head_dim;  // 64 or 128.
   bool causal;
+  // Not null, causal only: [num_sequences, sequence_length] on the device, the
+  // index within its sequence of the first token of each token's document, at
+  // which its keys begin. Starts never fall within a sequence. LSE is then
+  // [num_heads, num_sequences, sequence_length].
+  const int32_t* document_starts = nullptr;
 };
 
 // The last block of a sequence may be short; it has a scale as well.
@@ -71,8 +76,9 @@ inline constexpr int64_t Fp8ValueBytes(const AttentionFp8Shape& shape) {
 
 struct AttentionForwardFp8Args {
   Bf16Heads o;
-  float*
-      lse;  // [num_sequences, num_heads, sequence_length], natural logarithm.
+  // [num_sequences, num_heads, sequence_length], natural logarithm; with
+  // document_starts, heads first.
+  float* lse;
   Fp8Heads q, k;
   const void* v;         // Fp8ValueBytes(), address a multiple of 16.
   const float* q_scale;  // [num_sequences, num_heads, NumFp8QueryBlocks()]

@@ -21,10 +21,13 @@ using namespace hopper;  // NOLINT: its primitives read as part of the language.
 
 // A block works on tiles of 128 queries (64 a consumer warpgroup) and walks
 // over blocks of kFp8KeyBlock keys.
-template <int kHeadDim_, bool kCausal_>
+template <int kHeadDim_, bool kCausal_, bool kDocuments_ = false>
 struct Config {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kCausal = kCausal_;
+  // Keys begin at the row's document; causal only.
+  static constexpr bool kDocuments = kDocuments_;
+  static_assert(kCausal || !kDocuments);
   static constexpr int kNumConsumers = 2;
   static constexpr int kBlockM = kFp8QueryBlock;
   static_assert(kBlockM == 64 * kNumConsumers);
@@ -52,6 +55,8 @@ struct Params {
   const uint8_t* v;
   const float *q_scale, *k_scale, *v_scale;
   float* lse;
+  int64_t lse_sequence_stride, lse_head_stride;
+  const int* document_starts;  // With kDocuments.
   int* tile_counter;
   int sequence_length, num_heads, heads_per_kv;
   int num_query_blocks, num_key_blocks, num_tiles, heads_per_section;
@@ -69,9 +74,18 @@ inline constexpr int kTurnBarrier =
     1;  // + consumer: its turn on the tensor cores.
 inline constexpr int kStoreBarrier = 5;  // + consumer: its output buffer.
 
+// Its keys are blocks [first_key_block, num_key_blocks).
 struct Tile {
-  int query_block, head, sequence, num_key_blocks;
+  int query_block, head, sequence, first_key_block, num_key_blocks;
 };
+
+// Where the document of a row of the tile's sequence starts; rows behind the
+// sequence count as its last.
+__device__ __forceinline__ int DocumentStart(const Params& p, const Tile& tile,
+                                             int row) {
+  return p.document_starts[tile.sequence * p.sequence_length +
+                           min(row, p.sequence_length - 1)];
+}
 
 // Tiles in the order of work: sections of heads whose keys and values fit the
 // L2 cache together; in a section the longest first, so that the last tiles to
@@ -92,6 +106,12 @@ __device__ __forceinline__ Tile TileAt(const Params& p, int idx) {
       ((tile.query_block + 1) * C::kBlockM + C::kBlockN - 1) / C::kBlockN;
   tile.num_key_blocks =
       C::kCausal ? min(p.num_key_blocks, visible) : p.num_key_blocks;
+  tile.first_key_block = 0;
+  if constexpr (C::kDocuments) {
+    // Starts rise with the rows.
+    tile.first_key_block =
+        DocumentStart(p, tile, tile.query_block * C::kBlockM) / C::kBlockN;
+  }
   return tile;
 }
 
@@ -232,6 +252,14 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
         p.scale_log2 * p.q_scale[(tile.sequence * p.num_heads + tile.head) *
                                      p.num_query_blocks +
                                  tile.query_block];
+    // The first keys of this thread's rows and of the tile's last row.
+    int first_seen[2] = {0, 0};
+    int last_start = 0;
+    if constexpr (C::kDocuments) {
+      first_seen[0] = DocumentStart(p, tile, first_row);
+      first_seen[1] = DocumentStart(p, tile, first_row + 8);
+      last_start = DocumentStart(p, tile, (tile.query_block + 1) * C::kBlockM);
+    }
     fp8::RowState rows;
     // The output is kept in units of a power of two that is no less than any
     // value scale so far, so that it seldom changes.
@@ -247,6 +275,13 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
     auto softmax = [&](const fp8::BlockScale& scale, const auto& between) {
       return fp8::SoftmaxBlock<C::kPart, C::kPolynomialEighths>(
           scale, s, rows, probabilities, between);
+    };
+    auto mask = [&](int key_block) {
+      fp8::Mask<C::kCausal>(key_block * C::kBlockN, first_row,
+                            p.sequence_length, s);
+      if constexpr (C::kDocuments) {
+        fp8::MaskBefore(key_block * C::kBlockN, first_seen, s);
+      }
     };
     auto wait_for_keys = [&](const Ring<C::kStages>& at) {
       BarrierWait(&barriers.k_full[at.stage], at.parity);
@@ -264,11 +299,10 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       RegisterFence(s);
       if (leader) BarrierArrive(&barriers.k_empty[ring.stage]);
       if (C::kCausal || (block + 1) * C::kBlockN > p.sequence_length) {
-        fp8::Mask<C::kCausal>(block * C::kBlockN, first_row, p.sequence_length,
-                              s);
+        mask(block);
       }
       softmax(scale, [&] {
-        if (block > 0) wait_for_keys(ring.Next());
+        if (block > tile.first_key_block) wait_for_keys(ring.Next());
       });
     }
     bool first = true;
@@ -288,15 +322,12 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       WgmmaWait<1>();
       RegisterFence(s);
       if (leader) BarrierArrive(&barriers.k_empty[next.stage]);
-      if (masked) {
-        fp8::Mask<C::kCausal>(next_block * C::kBlockN, first_row,
-                              p.sequence_length, s);
-      }
+      if (masked) mask(next_block);
       // The next keys are awaited inside the softmax: the loop in that wait
       // keeps ptxas from moving all exponentials behind the wait for the
       // output.
       const fp8::Rescale rescale = softmax(scale, [&] {
-        if (next_block > 0) wait_for_keys(next.Next());
+        if (next_block > tile.first_key_block) wait_for_keys(next.Next());
         WgmmaWait<0>();
         RegisterFence(o);
         if (leader) BarrierArrive(&barriers.v_empty[ring.stage]);
@@ -312,8 +343,14 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       ring = next;
     };
     --block;
-    if constexpr (C::kCausal) {
-      const int first_tile_row = tile.query_block * C::kBlockM;
+    const int first_tile_row = tile.query_block * C::kBlockM;
+    if constexpr (C::kDocuments) {
+#pragma unroll 1
+      for (; block >= tile.first_key_block; --block) {
+        step(block, (block + 1) * C::kBlockN - 1 > first_tile_row ||
+                        block * C::kBlockN < last_start);
+      }
+    } else if constexpr (C::kCausal) {
       for (; block >= 0 && (block + 1) * C::kBlockN - 1 > first_tile_row;
            --block) {
         step(block, true);
@@ -337,10 +374,10 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       inverse[r] = PowerOfTwo(unit) / sum;
       const int row = first_row + r * 8;
       if (lane % 4 == 0 && row < p.sequence_length) {
-        p.lse[(static_cast<int64_t>(tile.sequence) * p.num_heads + tile.head) *
-                  p.sequence_length +
-              row] = (rows.maximum[r] - fp8::kExponentOffset + log2f(sum)) *
-                     static_cast<float>(M_LN2);
+        p.lse[tile.sequence * p.lse_sequence_stride +
+              tile.head * p.lse_head_stride + row] =
+            (rows.maximum[r] - fp8::kExponentOffset + log2f(sum)) *
+            static_cast<float>(M_LN2);
       }
     }
     WgmmaWait<0>();

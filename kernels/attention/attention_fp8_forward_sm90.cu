@@ -51,8 +51,8 @@ __device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
     LoadTensor4(shared_q, &p.q, &barriers.q_full, 0,
                 tile.query_block * C::kBlockM, tile.head, tile.sequence,
                 CachePolicy::kEvictFirst);
-    for (; block >= 0; --block) {
-      if (block > 0) load_keys(block - 1, ring.Next());
+    for (; block >= tile.first_key_block; --block) {
+      if (block > tile.first_key_block) load_keys(block - 1, ring.Next());
       BarrierWait(&barriers.v_empty[ring.stage], ring.parity);
       BarrierArriveExpect(&barriers.v_full[ring.stage], C::kKeyBytes);
       LoadBulk(shared_v + ring.stage * C::kKeyBytes,
@@ -170,6 +170,12 @@ absl::Status Launch(const AttentionForwardFp8Args& args, cudaStream_t stream) {
   p.k_scale = args.k_scale;
   p.v_scale = args.v_scale;
   p.lse = args.lse;
+  const bool by_head = C::kDocuments;
+  p.lse_sequence_stride =
+      by_head ? shape.sequence_length : shape.num_heads * shape.sequence_length;
+  p.lse_head_stride = by_head ? shape.num_sequences * shape.sequence_length
+                              : shape.sequence_length;
+  p.document_starts = shape.document_starts;
   p.tile_counter = args.tile_counter;
   p.sequence_length = static_cast<int>(shape.sequence_length);
   p.num_heads = static_cast<int>(shape.num_heads);
@@ -194,6 +200,11 @@ absl::Status LaunchAttentionForwardFp8(const AttentionForwardFp8Args& args,
                                        cudaStream_t stream) {
   RETURN_IF_ERROR(CheckAttentionFp8Shape(args.shape));
   if (args.shape.num_sequences == 0) return absl::OkStatus();
+  if (args.shape.document_starts != nullptr) {
+    return args.shape.head_dim == 128
+               ? Launch<Config<128, true, true>>(args, stream)
+               : Launch<Config<64, true, true>>(args, stream);
+  }
   if (args.shape.head_dim == 128) {
     return args.shape.causal ? Launch<Config<128, true>>(args, stream)
                              : Launch<Config<128, false>>(args, stream);

@@ -26,6 +26,10 @@ namespace millrace {
 inline constexpr float kFp8Largest = 448.0f;
 inline constexpr float kFp8LeastMagnitude = 1e-20f;
 
+// Signs for QuantizeQkvFp8Args, drawn once at random.
+inline constexpr uint64_t kFp8Signs[2] = {0x9D3C5A1E7B48F26Du,
+                                          0x41E8B7D05C92A6F3u};
+
 struct QuantizeQkvFp8Args {
   Fp8Heads q, k;
   void* v;         // Laid out as attention_fp8.h says.

@@ -48,6 +48,19 @@ __device__ __forceinline__ void Mask(int first_key, int first_row,
   }
 }
 
+// Hides the keys before the first that each of the two rows sees.
+template <int kSize>
+__device__ __forceinline__ void MaskBefore(int first_key,
+                                           const int (&first_seen)[2],
+                                           float (&s)[kSize]) {
+  const int lane = threadIdx.x % hopper::kWarpSize;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const int key = first_key + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    if (key < first_seen[i / 2 % 2]) s[i] = -INFINITY;
+  }
+}
+
 // Raises the rows' maxima to those of `s`, in base 2.
 template <int kSize>
 __device__ __forceinline__ void RaiseMaxima(const float (&s)[kSize],

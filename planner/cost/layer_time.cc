@@ -60,6 +60,7 @@ class OpPricing {
         phase->gemms += GroupedGemmSeconds(op);
         break;
       case OpKind::kAttentionForward:
+      case OpKind::kFloat8AttentionForward:
       case OpKind::kAttentionBackward:
       case OpKind::kGeneralAttentionForward:
       case OpKind::kGeneralAttentionBackward:

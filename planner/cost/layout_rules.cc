@@ -9,6 +9,12 @@ namespace {
 
 absl::Status ValidateContext(const ModelSpec& model, const Layout& layout) {
   const int64_t context = layout.context;
+  if (context > 1 && model.attention_format == AttentionFormat::kFloat8) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.context is ", context,
+        ", and training.attention is fp8, which has no kernel for a part of "
+        "the queries; set layout.context to 1 or training.attention to bf16"));
+  }
   // Causal work is balanced by giving each rank the n-th part and the n-th last
   // of 2 x context ones (Llama 3, 2024).
   if (context > 1 && model.sequence_length % (2 * context) != 0) {

@@ -99,13 +99,14 @@ GemmFormat FormatOf(const GemmTime& row) {
 
 absl::Status CheckTables(const HardwareProfile& profile) {
   if (profile.gemms.empty()) return MissingTable(profile, "gemms table");
-  for (const bool backward : {false, true}) {
-    if (std::none_of(profile.attention.begin(), profile.attention.end(),
-                     [&](const AttentionTime& time) {
-                       return time.backward == backward;
-                     })) {
-      return MissingTable(profile, backward ? "backward rows in attention"
-                                            : "forward rows in attention");
+  for (const OpKind kind :
+       {OpKind::kAttentionForward, OpKind::kAttentionBackward}) {
+    if (std::none_of(
+            profile.attention.begin(), profile.attention.end(),
+            [&](const AttentionTime& time) { return KindOf(time) == kind; })) {
+      return MissingTable(profile, kind == OpKind::kAttentionBackward
+                                       ? "backward rows in attention"
+                                       : "forward rows in attention");
     }
   }
   if (profile.cross_entropy.empty()) {
@@ -249,9 +250,16 @@ double MeasuredTimes::GemmSeconds(const GemmAttributes& gemm,
 double MeasuredTimes::AttentionSeconds(OpKind kind,
                                        const AttentionAttributes& given) const {
   const AttentionAttributes attention = AsWholeSequences(given);
+  if (kind == OpKind::kFloat8AttentionForward && !HasAttention(kind)) {
+    const double stored_s =
+        AttentionSeconds(OpKind::kAttentionForward, attention);
+    return sheet_.has_value()
+               ? stored_s / sheet_->Float8AttentionGain(attention.head_dim)
+               : stored_s;
+  }
   std::vector<Neighbour> neighbours;
   for (const AttentionTime& time : profile_->attention) {
-    if (time.backward != (kind == OpKind::kAttentionBackward)) continue;
+    if (KindOf(time) != kind) continue;
     // Sequences and heads are alike to a kernel: independent problems. The
     // backward pass takes one key head at a time with all its query heads, so
     // that few key heads leave multiprocessors idle.
@@ -384,7 +392,7 @@ double MeasuredTimes::Reach(const OpShape& shape) const {
       return ReachOf(nearest);
     case ProfileTable::kAttention:
       for (const AttentionTime& row : profile_->attention) {
-        if (row.backward != (kind == OpKind::kAttentionBackward)) continue;
+        if (KindOf(row) != kind) continue;
         nearest = std::min(
             nearest,
             std::max({RatioOf(row.num_sequences * row.num_heads, f[0] * f[2]),
@@ -441,12 +449,17 @@ bool MeasuredTimes::HasGemms(GemmFormat format) const {
       [&](const GemmTime& row) { return FormatOf(row) == format; });
 }
 
-bool MeasuredTimes::HasAttentionNear(bool backward, int64_t sequence_length,
+bool MeasuredTimes::HasAttention(OpKind kind) const {
+  return std::any_of(
+      profile_->attention.begin(), profile_->attention.end(),
+      [&](const AttentionTime& row) { return KindOf(row) == kind; });
+}
+
+bool MeasuredTimes::HasAttentionNear(OpKind kind, int64_t sequence_length,
                                      int64_t head_dim) const {
   return std::any_of(profile_->attention.begin(), profile_->attention.end(),
                      [&](const AttentionTime& row) {
-                       return row.backward == backward &&
-                              row.head_dim == head_dim &&
+                       return KindOf(row) == kind && row.head_dim == head_dim &&
                               IsNear(row.sequence_length, sequence_length);
                      });
 }

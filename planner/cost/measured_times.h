@@ -62,8 +62,9 @@ class MeasuredTimes {
   bool HasGemmNear(int64_t m, int64_t n, int64_t k,
                    GemmFormat format = GemmFormat::kAsStored) const;
   bool HasGemms(GemmFormat format) const;  // Whatever their shape.
-  bool HasAttentionNear(bool backward, int64_t sequence_length,
+  bool HasAttentionNear(OpKind kind, int64_t sequence_length,
                         int64_t head_dim) const;
+  bool HasAttention(OpKind kind) const;  // Whatever its shape.
   bool HasCopyEngines(OpKind kind) const;
   // Whether communication between hosts was measured.
   bool HasHosts() const;

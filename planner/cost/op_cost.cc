@@ -36,6 +36,14 @@ HardwareProfile Sorted(HardwareProfile profile) {
   return profile;
 }
 
+// The kind whose rows price attention of the kind.
+OpKind RowKindOf(OpKind kind, const MeasuredTimes& measured) {
+  if (IsAttentionBackward(kind)) return OpKind::kAttentionBackward;
+  return kind == OpKind::kFloat8AttentionForward && measured.HasAttention(kind)
+             ? kind
+             : OpKind::kAttentionForward;
+}
+
 }  // namespace
 
 CostModel::CostModel(HardwareProfile profile)
@@ -193,6 +201,7 @@ double CostModel::SecondsAlone(const Layout& layout, OpKind kind,
 std::vector<std::string> CostModel::KindsWithoutRows(
     std::span<const Program> programs) const {
   std::set<OpKind> measured;
+  for (const auto& row : profile_->attention) measured.insert(KindOf(row));
   for (const auto& row : profile_->cross_entropy) measured.insert(row.kind);
   for (const auto& row : profile_->bandwidth) measured.insert(row.kind);
   for (const auto& row : profile_->communication) measured.insert(row.kind);
@@ -202,9 +211,8 @@ std::vector<std::string> CostModel::KindsWithoutRows(
       const OpKind kind = instruction.kind == OpKind::kReceive
                               ? OpKind::kSend
                               : instruction.kind;
-      // Create() asks for rows of these.
-      const ProfileTable table = Describe(kind).profile;
-      if (table == ProfileTable::kGemms || table == ProfileTable::kAttention ||
+      // Create() asks for rows of products.
+      if (Describe(kind).profile == ProfileTable::kGemms ||
           measured.contains(kind)) {
         continue;
       }
@@ -307,7 +315,9 @@ double CostModel::MeasuredAttentionSeconds(
     OpKind kind, const GeneralAttentionAttributes& attention) const {
   return measured_->AttentionSeconds(
              IsAttentionBackward(kind) ? OpKind::kAttentionBackward
-                                       : OpKind::kAttentionForward,
+             : kind == OpKind::kFloat8AttentionForward
+                 ? kind
+                 : OpKind::kAttentionForward,
              {.num_sequences = attention.num_sequences,
               .sequence_length = attention.key_tokens,
               .num_heads = attention.num_heads,
@@ -323,7 +333,7 @@ bool CostModel::HasAttentionNear(
   return measured_.has_value() &&
          attention.query_tokens == attention.key_tokens &&
          attention.head_dim == attention.value_head_dim &&
-         measured_->HasAttentionNear(IsAttentionBackward(kind),
+         measured_->HasAttentionNear(RowKindOf(kind, *measured_),
                                      attention.key_tokens, attention.head_dim);
 }
 

@@ -264,7 +264,19 @@ double SheetTimes::AttentionSeconds(
   const double blocks = problems * std::ceil(queries / kBlock);
   // Blocks of unlike length even out over waves, all but about half of one.
   const double filled = blocks / (blocks + processors / 2);
-  return flops / (bf16_flops_per_s_ * share * filled);
+  const double gain = kind == OpKind::kFloat8AttentionForward
+                          ? Float8AttentionGain(attention.head_dim)
+                          : 1;
+  return flops / (bf16_flops_per_s_ * share * filled * gain);
+}
+
+// The softmax limits attention in 8 bits, so that it gains less than products
+// do, and nothing with narrow heads. Measured on one H200 with sequences of
+// 8192 (docs/results/2026-11-22-kernels-h200.md).
+double SheetTimes::Float8AttentionGain(int64_t head_dim) const {
+  constexpr double kGainOf128 = 879.0 / 678, kGainOf64 = 529.0 / 553;
+  if (fp8_flops_per_s_ == 0) return 1;
+  return head_dim >= 128 ? kGainOf128 : kGainOf64;
 }
 
 }  // namespace millrace

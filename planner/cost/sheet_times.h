@@ -80,6 +80,9 @@ class SheetTimes {
   // scores are ops of their own.
   double AttentionSeconds(OpKind kind,
                           const GeneralAttentionAttributes& attention) const;
+  // How many times faster kFloat8AttentionForward is than kAttentionForward; 1
+  // where the device does not multiply in 8 bits.
+  double Float8AttentionGain(int64_t head_dim) const;
   // Seconds to move `bytes` of device memory in one pass.
   double MemorySeconds(double bytes) const {
     return bytes / memory_bytes_per_s_;

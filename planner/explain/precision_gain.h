@@ -13,8 +13,8 @@
 namespace millrace {
 
 struct Float8Gain {
-  std::string precision;  // The value of training.precision: "fp8".
-  // The chosen layout with that precision.
+  std::string setting;  // Of the job: "training.precision: fp8".
+  // The chosen layout with that setting.
   double step_time_s = 0;
   int64_t memory_bytes = 0;  // On the rank that uses most.
   // Not empty: why there is no such figure, for one since the shapes forbid
@@ -22,9 +22,10 @@ struct Float8Gain {
   std::string unknown;
 };
 
-// The gain of each recipe in 8 bits with the layout kept, so a search may find
-// more. Empty if the job does not train in bf16 or the device has no 8-bit
-// products. `chosen` is the plan for `planned`.
+// The gain of each recipe in 8 bits, if the job trains in bf16, and of
+// attention in 8 bits, if the job has it not and the model can. The layout is
+// kept, so a search may find more. Empty if the device has no 8-bit products or
+// the job trains in fp32. `chosen` is the plan for `planned`.
 std::vector<Float8Gain> FindFloat8Gains(const PlanningCase& planned,
                                         const Plan& chosen,
                                         const Planner& planner);

@@ -64,6 +64,7 @@ inline constexpr const char* kNewestOptions[] = {"model.rope_scaling.kind",
                                                  "model.query_pre_attn_scalar",
                                                  "model.attention_softcap",
                                                  "model.logit_softcap",
+                                                 "training.attention",
                                                  "training.bf16_end_layers"};
 
 // A framework is known by its adapter. Never null.

@@ -60,6 +60,7 @@ constexpr const char* kTorchtitanUnwritten[] = {"model.rope_scaling.kind",
                                                 "model.linear_bias",
                                                 "model.learned_positions",
                                                 "model.norm",
+                                                "training.attention",
                                                 "training.bf16_end_layers"};
 
 constexpr FrameworkAdapter kTorchtitan = {

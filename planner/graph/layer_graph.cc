@@ -64,6 +64,9 @@ LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
     own.gemm_format = GemmFormat::kAsStored;
   }
   LayerWriter writer(model, own, style);
+  if (kind == LayerKind::kStoredDense || kind == LayerKind::kStoredGlobal) {
+    writer.AttendToStored();
+  }
   if (kind == LayerKind::kGlobal || kind == LayerKind::kStoredGlobal) {
     writer.AttendGlobally();
   }

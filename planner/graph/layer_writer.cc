@@ -266,7 +266,12 @@ void LayerWriter::Attention() {
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
       model_.mla.kv_rank == 0) {
-    Forward(piece, OpKind::kAttentionForward, shape);
+    if (attends_in_float8()) {
+      Forward(piece, OpKind::kQuantizeAttention, AttentionShape());
+      Forward(piece, OpKind::kFloat8AttentionForward, shape);
+    } else {
+      Forward(piece, OpKind::kAttentionForward, shape);
+    }
     Backward(Phase::kInputGradient, OpKind::kAttentionBackward, shape);
     return;
   }

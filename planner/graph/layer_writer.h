@@ -67,6 +67,9 @@ class LayerWriter {
   // Says that the layer attends to all tokens before it, although other layers
   // of the model have a window.
   void AttendGlobally() { is_global_ = true; }
+  // Says that the layer attends to what is stored, whatever
+  // ModelSpec::attention_format says.
+  void AttendToStored() { attends_to_stored_ = true; }
 
   // The ops added from here on belong to this block, or to this part of it.
   void BeginBlock(LayerBlock block);
@@ -159,6 +162,10 @@ class LayerWriter {
   bool quantizes() const {
     return layout_.gemm_format != GemmFormat::kAsStored;
   }
+  bool attends_in_float8() const {
+    return model_.attention_format == AttentionFormat::kFloat8 &&
+           !attends_to_stored_;
+  }
   // Whether the layer's products read copies that ops of their own make.
   bool quantizes_by_op() const;
   // These ops, and the products of the copies.
@@ -200,6 +207,7 @@ class LayerWriter {
   const DType activation_type_;
   const double element_bytes_;
   bool is_global_ = false;
+  bool attends_to_stored_ = false;
   LayerBlock block_ = LayerBlock::kAttention;
   LayerPart part_ = LayerPart::kOther;
   LayerStep step_ = LayerStep::kOther;

@@ -22,6 +22,7 @@
 #include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/job/object_path.h"
+#include "planner/job/precision_problems.h"
 #include "planner/job/subnet.h"
 #include "planner/layout/numeric_format.h"
 #include "planner/text/nearest_word.h"
@@ -319,22 +320,8 @@ class JobReader {
                          ": a majority of ", keepers, " is ", keepers,
                          ", so none of them might be lost"));
     }
-    const std::string& precision = job_.training.precision;
-    const PrecisionRecipe* recipe = FindRecipe(precision, Backend::kCpu);
-    if (!job_.resources.uses_cuda() &&
-        (recipe == nullptr || !recipe->backends.Has(Backend::kCpu))) {
-      Error(LineOf("training.precision"), "training.precision",
-            absl::StrCat(precision,
-                         " is trained on GPUs only; set resources.backend: "
-                         "cuda, or precision: fp32"));
-    }
-    if (job_.model.stored_end_layers > 0 &&
-        (recipe == nullptr || !IsFloat8(recipe->gemm_format))) {
-      Error(LineOf("training.bf16_end_layers"), "training.bf16_end_layers",
-            absl::StrCat("expected 0 where training.precision is ", precision,
-                         ", found ", job_.model.stored_end_layers,
-                         "; layers are left out of 8 bits alone, so set "
-                         "precision: fp8 or leave this key out"));
+    for (const auto& [key, what] : ProblemsOfPrecision(job_)) {
+      Error(LineOf(key), key, what);
     }
     for (const auto& [key, what] : ProblemsOfObjectKeys(job_)) {
       Error(LineOf(key), key, what);

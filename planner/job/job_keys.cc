@@ -95,11 +95,18 @@ const JobKey kOtherKeys[] = {
             "have one, and weights one for each 128 x 128. fp4 is planned "
             "only.",
      .choices = "fp32|bf16|fp8|fp8_blockwise|fp4"},
+    {NAMED_KEY("training.attention", model.attention_format),
+     .doc = "What attention's forward pass computes in. fp8: queries, keys and "
+            "values in 8 bits, with scales of blocks of tokens, beside any "
+            "precision but fp32 on cuda; the backward pass stays in bf16. It "
+            "takes head_dim 128, or 64 without a gain in time, neither a window "
+            "nor a softcap, and Hopper GPUs.",
+     .choices = "bf16|fp8"},
     {NAMED_KEY("training.bf16_end_layers", model.stored_end_layers),
-     .doc = "With precision fp8 or fp8_blockwise, so many first and so many "
-            "last layers multiply in bf16 (on cpu, in fp32), as those nearest "
-            "to embedding "
-            "and loss suffer most from 8 bits. 0: none.",
+     .doc = "With precision fp8 or fp8_blockwise, or with attention fp8, so "
+            "many first and so many last layers compute in bf16 (on cpu, in "
+            "fp32), as those nearest to embedding and loss suffer most from 8 "
+            "bits. 0: none.",
      .range = {0, 10000}},
     {KEY(training.gradient_reduction),
      .doc = "What data replicas send each other gradients of matrices in, to "

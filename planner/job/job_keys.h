@@ -30,7 +30,7 @@ using JobField =
                  std::vector<DataSourceSpec>*, double*, int32_t*, int64_t*,
                  uint64_t*, std::optional<int32_t>*, std::optional<int64_t>*,
                  std::optional<double>*, LearningRateDecay*, FeedForward*,
-                 RopeScalingKind*, NormKind*>;
+                 RopeScalingKind*, NormKind*, AttentionFormat*>;
 
 // The numbers that a key accepts.
 struct NumberRange {

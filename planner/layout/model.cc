@@ -234,6 +234,36 @@ absl::Status ValidateAttentionOptions(const ModelSpec& model) {
   return absl::OkStatus();
 }
 
+// The kernels of attention in 8 bits know no other masks and sizes.
+absl::Status ValidateAttentionFormat(const ModelSpec& model) {
+  if (model.attention_format == AttentionFormat::kAsStored) {
+    return absl::OkStatus();
+  }
+  const auto refuse = [](const auto&... reason) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.attention is fp8, but ", reason...,
+                     "; set training.attention to bf16"));
+  };
+  if (model.mla.kv_rank > 0) {
+    return refuse(
+        "model.mla is given, and latent attention has no kernel in "
+        "8 bits");
+  }
+  if (model.head_dim != 64 && model.head_dim != 128) {
+    return refuse("model.head_dim is ", model.head_dim,
+                  ", and attention in 8 bits has head_dim 64 and 128");
+  }
+  if (model.window_share() < 1) {
+    return refuse("model.sliding_window is ", model.sliding_window,
+                  ", and attention in 8 bits has no window");
+  }
+  if (model.attention_softcap > 0) {
+    return refuse("model.attention_softcap is ", model.attention_softcap,
+                  ", and attention in 8 bits has no softcap");
+  }
+  return absl::OkStatus();
+}
+
 // Learned positions take the place of the rotation, with which heads are
 // normed.
 absl::Status ValidatePositions(const ModelSpec& model) {
@@ -443,6 +473,7 @@ absl::Status ValidateModel(const ModelSpec& model) {
   RETURN_IF_ERROR(ValidateRopeScaling(model));
   RETURN_IF_ERROR(ValidatePositions(model));
   RETURN_IF_ERROR(ValidateAttentionOptions(model));
+  RETURN_IF_ERROR(ValidateAttentionFormat(model));
   RETURN_IF_ERROR(ValidateExperts(model));
   return ValidateSize(model);
 }

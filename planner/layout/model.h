@@ -29,6 +29,10 @@ const char* FeedForwardName(FeedForward kind);
 enum class NormKind : uint8_t { kRms, kLayer };
 const char* NormKindName(NormKind kind);  // "rms", "layer".
 
+// What attention's forward pass computes from: query, key and value as stored,
+// or copies of them in 8 bits. The backward pass reads them as stored.
+enum class AttentionFormat : uint8_t { kAsStored, kFloat8 };
+
 // Layers whose feed-forward block is a mixture of experts (Shazeer et al.,
 // 2017): a router sends each token to `experts_per_token` of `num_experts`.
 struct MixtureOfExperts {
@@ -137,8 +141,11 @@ struct ModelSpec {
   // Scores are divided by the square root of this; 0: of head_dim.
   double query_pre_attn_scalar = 0;
   // So many first and so many last layers multiply what is stored, whatever
-  // Layout::gemm_format says (training.bf16_end_layers).
+  // Layout::gemm_format and attention_format say (training.bf16_end_layers).
   int64_t stored_end_layers = 0;
+  // In all other layers (training.attention). kFloat8: head_dim 64 or 128, and
+  // every token attends to all before it in its document, without a softcap.
+  AttentionFormat attention_format = AttentionFormat::kAsStored;
   // Scores x, and logits x, become cap tanh(x / cap); 0: they stay.
   double attention_softcap = 0;
   double logit_softcap = 0;

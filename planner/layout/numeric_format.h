@@ -80,6 +80,9 @@ enum class Precision : uint8_t { kFloat32, kBfloat16 };
 // of that side, so that their transposed copies have the same scales.
 enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4, kFloat8Blocks };
 inline constexpr int64_t kFloat8Block = 128;
+// Tokens of a head that share a scale in copies that attention reads.
+inline constexpr int64_t kFloat8QueryBlock = 128;
+inline constexpr int64_t kFloat8KeyBlock = 192;  // Of keys, and of values.
 constexpr bool IsFloat8(GemmFormat format) {
   return format == GemmFormat::kFloat8 || format == GemmFormat::kFloat8Blocks;
 }

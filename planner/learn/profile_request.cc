@@ -341,8 +341,11 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
     layouts.back().gemm_format = GemmFormat::kAsStored;
   }
   Collector collector(ranks_per_host);
+  ModelSpec stored = model;
+  stored.attention_format = AttentionFormat::kAsStored;
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);
+    if (model != stored) CollectLayout(stored, layout, &collector);
     if (!space.gradient_reduction.has_value() ||
         *space.gradient_reduction == GradientReduction::kBfloat16Across) {
       // Groups of the data axis may send each other bf16.
@@ -381,8 +384,9 @@ std::string ProfileShapeKey(const ModelSpec& model,
       "h", model.hidden, "-f", model.ffn_hidden, "-n", model.num_heads, "-k",
       model.num_kv_heads, "-d", model.head_dim, "-v", model.vocab_size, "-s",
       model.sequence_length, "-b", training.global_batch,
-      training.precision == "fp32" ? ""
-                                   : absl::StrCat("-", training.precision));
+      training.precision == "fp32" ? "" : absl::StrCat("-", training.precision),
+      model.attention_format == AttentionFormat::kFloat8 ? "-attention_fp8"
+                                                         : "");
 }
 
 void RecordOpTime(const ProfileOp& op, double seconds,

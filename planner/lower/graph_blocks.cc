@@ -1,7 +1,9 @@
 #include "planner/lower/graph_blocks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -148,10 +150,7 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
           {block.inner, block.raw, block.rstd});
       return;
     case LayerStep::kAttend:
-      block.outer_input = builder.AddOutput(NameOf(op, "attended"), op, 0);
-      block.lse = builder.AddOutput(NameOf(op, "lse"), op, 1);
-      builder.Emit(NameOf(op, "attend"), op, {block.inner, document_starts_},
-                   {block.outer_input, block.lse});
+      EmitAttendForward(builder, op);
       return;
     case LayerStep::kActivation:
       block.outer_input = builder.AddOutput(NameOf(op, "activation"), op, 0);
@@ -188,6 +187,31 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
       break;
   }
   CHECK(false) << "no worker runs " << OpKindName(op.kind);
+}
+
+void LayerEmitter::EmitAttendForward(GraphBuilder& builder, const LayerOp& op) {
+  Block& block = BlockOf(op);
+  if (op.kind == OpKind::kQuantizeAttention) {
+    constexpr const char* kNames[] = {"q8",      "k8",      "v8",
+                                      "q_units", "k_units", "v_units"};
+    block.attention_copies.clear();
+    for (size_t i = 0; i < std::size(kNames); ++i) {
+      block.attention_copies.push_back(
+          builder.AddOutput(NameOf(op, kNames[i]), op, i));
+    }
+    builder.Emit(NameOf(op, "quantize"), op, {block.inner},
+                 block.attention_copies);
+    return;
+  }
+  std::vector<TensorId> inputs = {block.inner};
+  if (op.kind == OpKind::kFloat8AttentionForward) {
+    inputs = block.attention_copies;
+  }
+  inputs.push_back(document_starts_);
+  block.outer_input = builder.AddOutput(NameOf(op, "attended"), op, 0);
+  block.lse = builder.AddOutput(NameOf(op, "lse"), op, 1);
+  builder.Emit(NameOf(op, "attend"), op, std::move(inputs),
+               {block.outer_input, block.lse});
 }
 
 TensorId LayerEmitter::EmitBackward(GraphBuilder& builder, TensorId d_stream) {

@@ -60,6 +60,8 @@ class LayerEmitter {
     // Under 8-bit products, copies of `input` and `outer_input`.
     Float8Copies input_copies;
     Float8Copies outer_input_copies;
+    // Under attention in 8 bits, the outputs of the latest kQuantizeAttention.
+    std::vector<TensorId> attention_copies;
   };
   Block& BlockOf(const LayerOp& op) {
     return blocks_[static_cast<size_t>(op.block)];
@@ -70,6 +72,8 @@ class LayerEmitter {
   void AddWeights(GraphBuilder& builder, LayerBlock block);
   // Forward or recompute.
   void EmitForwardOp(GraphBuilder& builder, const LayerOp& op);
+  // Attention, or the copies that it reads.
+  void EmitAttendForward(GraphBuilder& builder, const LayerOp& op);
   // `ops` are the backward ops of one block.
   TensorId EmitBlockBackward(GraphBuilder& builder,
                              std::span<const LayerOp> ops, TensorId d_stream);

@@ -22,6 +22,12 @@ OpKind KindOf(const GemmTime& row) {
                               : OpKind::kGemm;
 }
 
+OpKind KindOf(const AttentionTime& row) {
+  return row.backward    ? OpKind::kAttentionBackward
+         : row.is_float8 ? OpKind::kFloat8AttentionForward
+                         : OpKind::kAttentionForward;
+}
+
 bool IsCommunication(const OpShape& shape) {
   return Describe(shape.kind).profile == ProfileTable::kCommunication;
 }
@@ -156,6 +162,7 @@ void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile) {
            .num_kv_heads = f[3],
            .head_dim = f[4],
            .window = f[5],
+           .is_float8 = shape.kind == OpKind::kFloat8AttentionForward,
            .seconds = seconds});
       return;
     case ProfileTable::kCrossEntropy:

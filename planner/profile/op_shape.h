@@ -67,8 +67,7 @@ void VisitRows(HardwareProfile& profile, Visitor visit) {
           row.seconds);
   }
   for (AttentionTime& row : profile.attention) {
-    visit(OpShape{row.backward ? OpKind::kAttentionBackward
-                               : OpKind::kAttentionForward,
+    visit(OpShape{KindOf(row),
                   {row.num_sequences, row.sequence_length, row.num_heads,
                    row.num_kv_heads, row.head_dim, row.window}},
           row.seconds);

@@ -40,8 +40,11 @@ struct AttentionTime {
   bool backward;
   int64_t num_sequences, sequence_length, num_heads, num_kv_heads, head_dim;
   int64_t window = 0;  // 0: none.
+  // A time of kFloat8AttentionForward.
+  bool is_float8 = false;
   double seconds;
 };
+OpKind KindOf(const AttentionTime& row);
 // The head with the loss: kLinearCrossEntropy, kCrossEntropyStats and
 // kCrossEntropyGradient. Each is a chain of GEMMs and passes over the logits.
 struct CrossEntropyTime {

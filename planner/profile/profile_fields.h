@@ -47,6 +47,7 @@ void VisitFields(Visitor& visit, AttentionTime& time) {
   visit("num_kv_heads", time.num_kv_heads);
   visit("head_dim", time.head_dim);
   visit.IfAbove(0, "window", time.window);
+  visit.IfSet("float8", time.is_float8);
   visit("seconds", time.seconds);
 }
 

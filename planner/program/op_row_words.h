@@ -21,7 +21,8 @@ constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
                    Z = kReduced, X = kTensorRanks, Uw = kUpdated, Wt = kWeights,
                    A = kAmaxes, As = kGatheredAmaxes, Q = kProducts,
                    Rb = kRowBlocks, Fb = kColBlocks, kb = kInnerBlocks,
-                   Ub = kUnitRows, Vb = kUnitCols, Dv = kValueHeadDim;
+                   Ub = kUnitRows, Vb = kUnitCols, Dv = kValueHeadDim,
+                   Qb = kQueryBlocks, Kb = kKeyBlocks;
 constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
 constexpr SizeExpr kQkCols = (N + K) * D;
 // Query-key pairs over all sequences and heads.

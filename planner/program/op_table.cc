@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "planner/program/float8_attention_rows.h"
 #include "planner/program/float8_block_rows.h"
 #include "planner/program/op_row_words.h"
 #include "planner/program/plan_only_rows.h"
@@ -271,6 +272,8 @@ constexpr OpDescriptor kOpRows[] = {
           Gradient("d_q_weight", {D}).NotCounted(),
           Gradient("d_k_weight", {D}).NotCounted()},
      .flops = 13 * T * (N + K) * D},
+    kQuantizeAttentionRow,
+    kFloat8AttentionForwardRow,
     // Scores and values: two products, of which a causal kernel does half, and
     // with a window less.
     {.kind = OpKind::kAttentionForward,

@@ -75,7 +75,7 @@ struct OpDescriptor {
   // slower: products and attention.
   bool fills_device = false;
   OperandList<7> inputs = {};
-  OperandList<5> outputs = {};
+  OperandList<6> outputs = {};
   SizeExpr flops = 0;
   SizeExpr bytes = 0;  // Moved or sent, where the row has no operands.
 };

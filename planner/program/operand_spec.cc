@@ -48,6 +48,8 @@ class LetterWriter {
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
     Set(SizeLetter::kHeadDim, a.head_dim);
+    Set(SizeLetter::kQueryBlocks, Blocks(a.sequence_length, kFloat8QueryBlock));
+    Set(SizeLetter::kKeyBlocks, Blocks(a.sequence_length, kFloat8KeyBlock));
   }
   void operator()(const ElementwiseAttributes& a) {
     Set(SizeLetter::kTokens, a.rows * a.cols);
@@ -129,8 +131,8 @@ class LetterWriter {
         a.document_length > 0 ? a.document_length : key_tokens;
     return static_cast<double>(length) * WindowShare(a.window, length);
   }
-  static int64_t Blocks(int64_t size) {
-    return (size + kFloat8Block - 1) / kFloat8Block;
+  static int64_t Blocks(int64_t size, int64_t block = kFloat8Block) {
+    return (size + block - 1) / block;
   }
   static double Share(int64_t num_elements, int32_t num_ranks) {
     return static_cast<double>(num_elements) / num_ranks;

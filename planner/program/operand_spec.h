@@ -28,6 +28,8 @@ enum class SizeLetter : uint8_t {
   kHeadDim,         // D
   kRows,            // R, in an element-wise op.
   kCols,            // F, in an element-wise op.
+  kQueryBlocks,     // Qb: blocks of kFloat8QueryBlock tokens in a sequence.
+  kKeyBlocks,       // Kb: the same of kFloat8KeyBlock.
   kPasses,          // W: times that kQuantizeFloat8 reads its input.
   kVocabRows,       // V, on one tensor rank.
   kChunkTokens,     // C: tokens whose logits live at once.

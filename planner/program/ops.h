@@ -9,8 +9,10 @@
 // parameters stay fp32. Under GemmFormat::kFloat8 the products of layers are
 // kFloat8Gemm, of copies in 8 bits with one scale a tensor, and the matrices
 // of those layers are parameters in 8 bits. Under kFloat8Blocks they are
-// kFloat8BlockGemm. All other tensors stay as they are. A copy's unit is the
-// value of its stored number one, in a block or a tensor.
+// kFloat8BlockGemm. Under AttentionFormat::kFloat8 attention's forward pass is
+// kFloat8AttentionForward, of copies in 8 bits. All other tensors stay as they
+// are. A copy's unit is the value of its stored number one, in a block or a
+// tensor.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OPS_H_
 #define MILLRACE_PLANNER_PROGRAM_OPS_H_
@@ -56,34 +58,36 @@ enum class OpKind : uint8_t {
   kRope,                      // Rotary positions, in place.
   kQkNormRopeForward,         // The norm of each head, then rotary positions.
   kQkNormRopeBackward,        // Gradients of the heads and the norms' weights.
-  kAttentionForward,          // Causal attention within documents.
-  kAttentionBackward,         // Gradients of query, key and value.
-  kSwigluForward,             // silu(gate) x up.
-  kSwigluBackward,            // Gradients of gate and up.
-  kGegluForward,              // gelu(gate) x up, in the tanh form.
-  kGegluBackward,             // Gradients of gate and up.
-  kGeluForward,               // GELU, in its tanh form or by erf.
-  kGeluBackward,              // Its gradient.
-  kLinearCrossEntropy,        // Head and loss, forward and backward in one.
-  kCrossEntropyStats,         // Statistics of one vocabulary shard's logits.
-  kCrossEntropyGradient,      // Head and loss backward, from all shards' stats.
-  kCrossEntropyLoss,          // The loss alone, from all shards' stats.
-  kPreferenceLoss,            // The loss of pairs, and a weight for each token.
-  kAllGather,                 // Shards -> the full tensor on every rank.
-  kReduceScatter,             // Full tensors -> each rank's shard of the sum.
-  kAllReduce,                 // Full tensors -> the sum on every rank.
-  kSend,                      // To a neighbouring stage.
-  kReceive,                   // From a neighbouring stage.
-  kZero,                      // Fills a tensor with zeros.
-  kAccumulateGradients,       // Adds a micro-batch's reduced gradients.
-  kRoundGradients,            // A bucket's gradients in bf16, to be reduced.
-  kWidenGradients,            // Reduced gradients in fp32 again.
-  kSquaredNorm,               // Adds up the squares of a bucket's gradients.
-  kClipFactor,                // The factor that clips gradients.
-  kAdamW,                     // One bucket's update.
-  kCastParameters,            // One bucket's master weights in bf16.
-  kWeightAmax,                // Magnitudes of the matrices in a rank's slice.
-  kQuantizeWeights,           // One bucket's weights in 8 bits.
+  kQuantizeAttention,       // Query, key and value in 8 bits, and their units.
+  kFloat8AttentionForward,  // Causal attention within documents, of those.
+  kAttentionForward,        // Causal attention within documents.
+  kAttentionBackward,       // Gradients of query, key and value.
+  kSwigluForward,           // silu(gate) x up.
+  kSwigluBackward,          // Gradients of gate and up.
+  kGegluForward,            // gelu(gate) x up, in the tanh form.
+  kGegluBackward,           // Gradients of gate and up.
+  kGeluForward,             // GELU, in its tanh form or by erf.
+  kGeluBackward,            // Its gradient.
+  kLinearCrossEntropy,      // Head and loss, forward and backward in one.
+  kCrossEntropyStats,       // Statistics of one vocabulary shard's logits.
+  kCrossEntropyGradient,    // Head and loss backward, from all shards' stats.
+  kCrossEntropyLoss,        // The loss alone, from all shards' stats.
+  kPreferenceLoss,          // The loss of pairs, and a weight for each token.
+  kAllGather,               // Shards -> the full tensor on every rank.
+  kReduceScatter,           // Full tensors -> each rank's shard of the sum.
+  kAllReduce,               // Full tensors -> the sum on every rank.
+  kSend,                    // To a neighbouring stage.
+  kReceive,                 // From a neighbouring stage.
+  kZero,                    // Fills a tensor with zeros.
+  kAccumulateGradients,     // Adds a micro-batch's reduced gradients.
+  kRoundGradients,          // A bucket's gradients in bf16, to be reduced.
+  kWidenGradients,          // Reduced gradients in fp32 again.
+  kSquaredNorm,             // Adds up the squares of a bucket's gradients.
+  kClipFactor,              // The factor that clips gradients.
+  kAdamW,                   // One bucket's update.
+  kCastParameters,          // One bucket's master weights in bf16.
+  kWeightAmax,              // Magnitudes of the matrices in a rank's slice.
+  kQuantizeWeights,         // One bucket's weights in 8 bits.
 
   // Kinds that can be planned but not executed. Models, formats and axes that
   // workers do not know have them, and so have other frameworks' ways of

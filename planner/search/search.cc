@@ -58,12 +58,20 @@ absl::Status CheckPrices(const SearchInput& input, const LayoutSpace& space,
         ", or name a profile of ", PrecisionName(space.precision),
         " with --profile"));
   }
+  const absl::Status float8 = CheckFormat(GemmFormat::kFloat8, profile);
+  if (space.model.attention_format == AttentionFormat::kFloat8 &&
+      profile.device.is_given() && !float8.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.attention is fp8, but ", float8.message(),
+        "; set training.attention to bf16, or name a profile of devices that "
+        "have them"));
+  }
   const absl::Status format = CheckFormat(space.gemm_format, profile);
   if (format.ok()) return format;
   return absl::InvalidArgumentError(absl::StrCat(
       "training.precision is ", input.job.training.precision, ", but ",
       format.message(), "; set training.precision to bf16",
-      CheckFormat(GemmFormat::kFloat8, profile).ok() ? " or fp8" : "",
+      float8.ok() ? " or fp8" : "",
       ", or name a profile of devices that have them"));
 }
 

@@ -32,9 +32,10 @@ struct Tolerance {
   double max_error;
 };
 
-// `output` is that of the GPU, whose Program has the recipe. compare.cc says
-// what each follows from.
-Tolerance ToleranceOf(CompareMode mode, const PrecisionRecipe& recipe,
+// `output` is that of the GPU, whose Program stores `precision`, and where
+// `in_float8` some ops of the step read copies in 8 bits. compare.cc says what
+// each follows from.
+Tolerance ToleranceOf(CompareMode mode, Precision precision, bool in_float8,
                       OpKind kind, DType output);
 
 struct OutputComparison {

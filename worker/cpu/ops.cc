@@ -19,6 +19,7 @@ const CpuBinders& AllCpuBinders() {
     RegisterFloat8Ops(*binders);
     RegisterWeightOps(*binders);
     RegisterFloat8BlockOps(*binders);
+    RegisterFloat8AttentionOps(*binders);
     RegisterVocabularyOps(*binders);
     RegisterStepOps(*binders);
     RegisterCommunicationOps(*binders);

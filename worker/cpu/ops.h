@@ -26,6 +26,7 @@ void RegisterLayerOps(CpuBinders& binders);
 void RegisterFloat8Ops(CpuBinders& binders);
 void RegisterWeightOps(CpuBinders& binders);
 void RegisterFloat8BlockOps(CpuBinders& binders);
+void RegisterFloat8AttentionOps(CpuBinders& binders);
 void RegisterVocabularyOps(CpuBinders& binders);
 void RegisterStepOps(CpuBinders& binders);
 void RegisterCommunicationOps(CpuBinders& binders);

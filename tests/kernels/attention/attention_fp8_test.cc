@@ -73,11 +73,38 @@ Inputs MakeInputs(const AttentionFp8Shape& shape) {
   return inputs;
 }
 
+struct AttentionCase {
+  AttentionFp8Shape shape;
+  bool documents = false;
+};
+
+// By token, the first of its document within its sequence: documents of many
+// lengths, from one token to several blocks of keys.
+std::vector<int32_t> MakeStarts(const AttentionFp8Shape& shape) {
+  std::mt19937 generator(std::random_device{}());
+  std::bernoulli_distribution begins(0.01);
+  std::vector<int32_t> starts;
+  for (int64_t b = 0; b < shape.num_sequences; ++b) {
+    int32_t start = 0;
+    for (int32_t t = 0; t < shape.sequence_length; ++t) {
+      // The second ends at a block of queries, the third at one of keys.
+      if (t == 1 || t == kFp8QueryBlock || t == kFp8KeyBlock ||
+          (t > 2 * kFp8KeyBlock && begins(generator))) {
+        start = t;
+      }
+      starts.push_back(start);
+    }
+  }
+  return starts;
+}
+
 struct Reference {
   std::vector<double> o, lse;
 };
 
-Reference Compute(const AttentionFp8Shape& shape, const Inputs& inputs) {
+// `starts`: empty where every sequence is one document.
+Reference Compute(const AttentionFp8Shape& shape, const Inputs& inputs,
+                  const std::vector<int32_t>& starts) {
   const int64_t seq = shape.sequence_length;
   const int64_t dim = shape.head_dim;
   const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
@@ -93,9 +120,10 @@ Reference Compute(const AttentionFp8Shape& shape, const Inputs& inputs) {
       };
       for (int64_t t = 0; t < seq; ++t) {
         const int64_t row = ((b * seq + t) * shape.num_heads + h) * dim;
+        const int64_t begin = starts.empty() ? 0 : starts[b * seq + t];
         const int64_t end = shape.causal ? t + 1 : seq;
         double maximum = -std::numeric_limits<double>::infinity();
-        for (int64_t j = 0; j < end; ++j) {
+        for (int64_t j = begin; j < end; ++j) {
           p[j] = 0;
           for (int64_t d = 0; d < dim; ++d) {
             p[j] += inputs.q_values[row + d] * inputs.k_values[key_row(j) + d];
@@ -104,10 +132,12 @@ Reference Compute(const AttentionFp8Shape& shape, const Inputs& inputs) {
           maximum = std::fmax(maximum, p[j]);
         }
         double sum = 0;
-        for (int64_t j = 0; j < end; ++j) sum += std::exp(p[j] - maximum);
+        for (int64_t j = begin; j < end; ++j) sum += std::exp(p[j] - maximum);
         const double lse = maximum + std::log(sum);
-        reference.lse[(b * shape.num_heads + h) * seq + t] = lse;
-        for (int64_t j = 0; j < end; ++j) {
+        const int64_t lse_row = starts.empty() ? b * shape.num_heads + h
+                                               : h * shape.num_sequences + b;
+        reference.lse[lse_row * seq + t] = lse;
+        for (int64_t j = begin; j < end; ++j) {
           const double weight = std::exp(p[j] - lse);
           for (int64_t d = 0; d < dim; ++d) {
             reference.o[row + d] += weight * inputs.v_values[key_row(j) + d];
@@ -119,19 +149,24 @@ Reference Compute(const AttentionFp8Shape& shape, const Inputs& inputs) {
   return reference;
 }
 
-class AttentionFp8Test : public testing::TestWithParam<AttentionFp8Shape> {};
+class AttentionFp8Test : public testing::TestWithParam<AttentionCase> {};
 
 // Goal: the kernel means what attention_fp8.h says, for every block's own
-// scales, and writes every element. Method: odd and even shapes against fp64 of
-// what the e4m3 inputs stand for, outputs poisoned with NaN. Exponentials
-// rounded to 4 significant bits are off by up to 1/16, 2.6e-2 in the mean
-// square, and so is a sum of them times values of random sign; 4e-2 allows for
-// small shapes. The tensor cores' 14 bits show in LSE: scores of 5 are off
-// by up to 1e-3.
+// scales and documents, and writes every element. Method: odd and even shapes
+// against fp64 of what the e4m3 inputs stand for, outputs poisoned with NaN.
+// Exponentials rounded to 4 significant bits are off by up to 1/16, 2.6e-2 in
+// the mean square, and so is a sum of them times values of random sign; 4e-2
+// allows for small shapes. The tensor cores' 14 bits show in LSE: scores of 5
+// are off by up to 1e-3.
 TEST_P(AttentionFp8Test, MatchesTheReference) {
-  const AttentionFp8Shape shape = GetParam();
+  AttentionFp8Shape shape = GetParam().shape;
   const Inputs inputs = MakeInputs(shape);
-  const Reference reference = Compute(shape, inputs);
+  const std::vector<int32_t> starts =
+      GetParam().documents ? MakeStarts(shape) : std::vector<int32_t>();
+  const Reference reference = Compute(shape, inputs, starts);
+  DeviceBuffer<int32_t> device_starts =
+      ToDevice(starts.empty() ? std::vector<int32_t>(1) : starts);
+  if (!starts.empty()) shape.document_starts = device_starts.data();
   DeviceBuffer<uint8_t> q = ToDevice(inputs.q);
   DeviceBuffer<uint8_t> k = ToDevice(inputs.k);
   DeviceBuffer<uint8_t> v = ToDevice(inputs.v);
@@ -189,24 +224,31 @@ TEST_P(AttentionFp8Test, MatchesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionFp8Test, testing::ValuesIn([] {
-      std::vector<AttentionFp8Shape> shapes;
+      std::vector<AttentionCase> cases;
       for (const int64_t head_dim : {64, 128}) {
         for (const bool causal : {true, false}) {
-          shapes.push_back({1, 1, 1, 1, head_dim, causal});
-          shapes.push_back({2, 63, 2, 1, head_dim, causal});
-          shapes.push_back({1, 2 * kFp8KeyBlock, 2, 2, head_dim, causal});
-          shapes.push_back({2, 601, 6, 2, head_dim, causal});
-          // More tiles than multiprocessors.
-          shapes.push_back({3, 260, 24, 4, head_dim, causal});
+          for (const AttentionFp8Shape& shape : std::vector<AttentionFp8Shape>{
+                   {1, 1, 1, 1, head_dim, causal},
+                   {2, 63, 2, 1, head_dim, causal},
+                   {1, 2 * kFp8KeyBlock, 2, 2, head_dim, causal},
+                   {2, 601, 6, 2, head_dim, causal},
+                   // More tiles than multiprocessors.
+                   {3, 260, 24, 4, head_dim, causal}}) {
+            cases.push_back({shape});
+            if (causal) cases.push_back({shape, true});
+          }
         }
       }
-      return shapes;
+      // Documents of several blocks of keys, some blocks of which are whole.
+      cases.push_back({{2, 2000, 4, 2, 128, true}, true});
+      return cases;
     }()),
-    [](const testing::TestParamInfo<AttentionFp8Shape>& info) {
-      const AttentionFp8Shape& shape = info.param;
+    [](const testing::TestParamInfo<AttentionCase>& info) {
+      const AttentionFp8Shape& shape = info.param.shape;
       return absl::StrCat("B", shape.num_sequences, "S", shape.sequence_length,
                           "H", shape.num_heads, "K", shape.num_kv_heads, "D",
-                          shape.head_dim, shape.causal ? "Causal" : "Full");
+                          shape.head_dim, shape.causal ? "Causal" : "Full",
+                          info.param.documents ? "Documents" : "");
     });
 
 // Goal: shapes the kernel does not have are refused by name, before any launch.
@@ -231,6 +273,11 @@ TEST(AttentionFp8ShapeTest, RefusesWhatItCannotDo) {
   shape = good;
   shape.num_sequences = 70000;
   refuse(shape, "70000");
+  shape = good;
+  shape.causal = false;
+  const int32_t start = 0;
+  shape.document_starts = &start;
+  refuse(shape, "causal");
   shape = good;
   shape.num_sequences = 0;
   EXPECT_TRUE(LaunchAttentionForwardFp8({.shape = shape}, nullptr).ok());

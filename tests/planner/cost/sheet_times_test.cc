@@ -135,14 +135,13 @@ TEST(SheetTimesTest, FormulaMatchesMeasuredGemms) {
   const CostModel cost = CostOf(formula);
   std::vector<double> errors, short_errors, float8_errors;
   for (const GemmTime& time : measured->gemms) {
-    const double seconds =
-        cost.GemmSeconds({.m = time.m,
-                          .n = time.n,
-                          .k = time.k,
-                          .format = time.is_float8 ? GemmFormat::kFloat8
-                                                   : GemmFormat::kAsStored,
-                          .trans_a = time.trans_a,
-                          .trans_b = time.trans_b});
+    const double seconds = cost.GemmSeconds(
+        {.m = time.m,
+         .n = time.n,
+         .k = time.k,
+         .format = time.is_float8 ? GemmFormat::kFloat8 : GemmFormat::kAsStored,
+         .trans_a = time.trans_a,
+         .trans_b = time.trans_b});
     (time.is_float8         ? float8_errors
      : time.seconds < 50e-6 ? short_errors
                             : errors)

@@ -30,17 +30,20 @@ PlanningCase CaseOn(const char* profile) {
 }
 
 // Goal: on a GPU with 8-bit products the gain over bf16 is told, about what
-// products are of the step; it is told of no other GPU, and of no job that
-// trains in 8 bits already. Method: 8B on data sheets.
+// products are of the step, and that of attention, which is less; it is told of
+// no other GPU, and of no job that has it already. Method: 8B on data sheets.
 TEST(PrecisionGainTest, TellsWhatEightBitsGain) {
   PlanningCase planned = CaseOn("h100-sxm");
   const auto plan = PlanOnPaper(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto gains = FindFloat8Gains(planned, *plan, PlanOnPaper);
-  ASSERT_EQ(gains.size(), 2);
+  ASSERT_EQ(gains.size(), 3);
   for (const Float8Gain& gain : gains) {
     EXPECT_EQ(gain.unknown, "");
-    EXPECT_LT(gain.step_time_s, 0.9 * plan->prediction.step_time_s);
+    const bool is_of_attention = gain.setting == "training.attention: fp8";
+    EXPECT_EQ(is_of_attention, &gain == &gains.back());
+    EXPECT_LT(gain.step_time_s,
+              (is_of_attention ? 1 : 0.9) * plan->prediction.step_time_s);
     EXPECT_GT(gain.step_time_s, 0.5 * plan->prediction.step_time_s);
   }
   const std::string text = Float8GainText(*plan, gains);
@@ -49,7 +52,13 @@ TEST(PrecisionGainTest, TellsWhatEightBitsGain) {
               HasSubstr(" a step with training.precision: fp8_blockwise, "));
   EXPECT_THAT(text, HasSubstr(" % less, and "));
 
+  EXPECT_THAT(text, HasSubstr(" a step with training.attention: fp8, "));
+
   planned.job.training.precision = "fp8";
+  const auto of_attention = FindFloat8Gains(planned, *plan, PlanOnPaper);
+  ASSERT_EQ(of_attention.size(), 1);
+  EXPECT_EQ(of_attention[0].setting, "training.attention: fp8");
+  planned.job.model.attention_format = AttentionFormat::kFloat8;
   EXPECT_TRUE(FindFloat8Gains(planned, *plan, PlanOnPaper).empty());
   EXPECT_TRUE(FindFloat8Gains(CaseOn("a100-80gb"), *plan, PlanOnPaper).empty());
 }
@@ -62,12 +71,24 @@ TEST(PrecisionGainTest, SaysWhyTheGainIsNotKnown) {
   const auto plan = PlanOnPaper(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto gains = FindFloat8Gains(planned, *plan, PlanOnPaper);
-  ASSERT_EQ(gains.size(), 2);
-  for (const Float8Gain& gain : gains) {
-    EXPECT_THAT(gain.unknown, HasSubstr("ffn_hidden"));
+  ASSERT_EQ(gains.size(), 3);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_THAT(gains[i].unknown, HasSubstr("ffn_hidden"));
   }
   EXPECT_THAT(Float8GainText(*plan, gains),
               HasSubstr("with training.precision: fp8_blockwise not known: "));
+}
+
+// Goal: a device without 8 bits is named where a job asks for attention in
+// them. Method: 8B on a data sheet.
+TEST(PrecisionGainTest, NamesADeviceWithoutEightBits) {
+  PlanningCase planned = CaseOn("a100-80gb");
+  planned.job.model.attention_format = AttentionFormat::kFloat8;
+  const auto plan = PlanOnPaper(planned);
+  EXPECT_THAT(std::string(plan.status().message()),
+              ::testing::AllOf(HasSubstr("training.attention is fp8, but "),
+                               HasSubstr("has no 8-bit products"),
+                               HasSubstr("set training.attention to bf16")));
 }
 
 }  // namespace

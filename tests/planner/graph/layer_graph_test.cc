@@ -357,6 +357,47 @@ void ExpectProgramsHaveTheOps(const ModelSpec& model, const Layout& layout) {
   }
 }
 
+// Goal: attention in 8 bits is its copies and the op that reads them, forward
+// and where it is recomputed; the backward pass, what it keeps and the end
+// layers stay as they are. Method: the ops and bytes of one layer in both
+// formats.
+TEST(GraphOfLayerTest, AttendsInFloat8) {
+  const ModelSpec stored = Llama3_8B();
+  ModelSpec model = stored;
+  model.attention_format = AttentionFormat::kFloat8;
+  model.stored_end_layers = 1;
+  const auto count = [](const LayerGraph& graph, Phase phase, OpKind kind) {
+    return std::count_if(graph.ops.begin(), graph.ops.end(),
+                         [&](const LayerOp& op) {
+                           return op.phase == phase && op.kind == kind;
+                         });
+  };
+  for (const Recompute recompute :
+       {Recompute::kNone, Recompute::kAttention, Recompute::kFull}) {
+    const Layout layout{.micro_batch = 2,
+                        .precision = Precision::kBfloat16,
+                        .recompute = recompute};
+    const LayerGraph before =
+        GraphOfLayer(stored, layout, LayerKind::kDense, {});
+    const LayerGraph after = GraphOfLayer(model, layout, LayerKind::kDense, {});
+    EXPECT_EQ(after.activation_bytes, before.activation_bytes);
+    EXPECT_EQ(after.working_bytes, before.working_bytes);
+    for (const Phase phase : {Phase::kForward, Phase::kRecompute}) {
+      const auto num = count(before, phase, OpKind::kAttentionForward);
+      EXPECT_EQ(num, phase == Phase::kForward || recompute != Recompute::kNone);
+      EXPECT_EQ(count(after, phase, OpKind::kQuantizeAttention), num);
+      EXPECT_EQ(count(after, phase, OpKind::kFloat8AttentionForward), num);
+      EXPECT_EQ(count(after, phase, OpKind::kAttentionForward), 0);
+    }
+    EXPECT_EQ(count(after, Phase::kInputGradient, OpKind::kAttentionBackward),
+              1);
+    const LayerGraph of_end =
+        GraphOfLayer(model, layout, LayerKind::kStoredDense, {});
+    EXPECT_EQ(of_end.ops.size(), before.ops.size());
+    EXPECT_EQ(count(of_end, Phase::kForward, OpKind::kAttentionForward), 1);
+  }
+}
+
 // Goal: what is planned is what workers run: the ops of our own style are those
 // of Programs. Method: kind, phase and attributes of every op of each layer and
 // end, over the layouts that planner tests sweep in both precisions, and
@@ -390,6 +431,8 @@ TEST(GraphOfLayerTest, HasTheOpsOfPrograms) {
         ExpectProgramsHaveTheOps(model, layout);
         ModelSpec with_ends = model;
         with_ends.stored_end_layers = 2;
+        ExpectProgramsHaveTheOps(with_ends, layout);
+        with_ends.attention_format = AttentionFormat::kFloat8;
         ExpectProgramsHaveTheOps(with_ends, layout);
       }
     }

@@ -184,7 +184,7 @@ TEST(JobFileTest, CollectsErrors) {
             "job.yaml:12: training.steps: expected an integer of at least 1, "
             "found '0'\n"
             "job.yaml:13: training.batch: unknown key; known keys here: steps, "
-            "global_batch, seed, precision, bf16_end_layers, "
+            "global_batch, seed, precision, attention, bf16_end_layers, "
             "gradient_reduction, objective, dpo_beta, dpo_label_smoothing, "
             "deterministic, gradient_clip_norm, validation_interval_steps, "
             "validation_steps, optimizer");
@@ -232,6 +232,30 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("steps: 10", "steps: 10\n  bf16_end_layers: 1"),
        "training.bf16_end_layers: expected 0 where training.precision is "
        "fp32, found 1"},
+      {Changed("steps: 10", "steps: 10\n  attention: fp4"),
+       "training.attention: expected bf16 or fp8, found 'fp4'"},
+      {Changed("steps: 10", "steps: 10\n  attention: fp8"),
+       "training.attention is fp8, but model.head_dim is 16, and attention in "
+       "8 bits has head_dim 64 and 128; set training.attention to bf16"},
+      {absl::StrReplaceAll(
+           kSmallJob,
+           {{"  heads: 4", "  heads: 4\n  head_dim: 64\n  sliding_window: 8"},
+            {"steps: 10", "steps: 10\n  attention: fp8"}}),
+       "model.sliding_window is 8, and attention in 8 bits has no window"},
+      {absl::StrReplaceAll(kSmallJob,
+                           {{"  heads: 4",
+                             "  heads: 4\n  head_dim: 64\n  "
+                             "attention_softcap: 50"},
+                            {"steps: 10", "steps: 10\n  attention: fp8"}}),
+       "model.attention_softcap is 50, and attention in 8 bits has no softcap"},
+      {absl::StrReplaceAll(
+           kSmallJob,
+           {{"  heads: 4", "  heads: 4\n  head_dim: 64"},
+            {"steps: 10", "steps: 10\n  attention: fp8"},
+            {"name: small", "name: small\nresources: {backend: cuda}"}}),
+       "training.attention: fp8 reads on GPUs what is stored in bf16, and "
+       "training.precision is fp32; set precision: bf16, fp8 or "
+       "fp8_blockwise"},
       {Changed("steps: 10",
                "steps: 10\n  precision: fp8\n  bf16_end_layers: 9"),
        "training.bf16_end_layers is 9; it must be from 0 to half of "

@@ -104,8 +104,10 @@ TEST(ProfileRequestTest, FillsEveryTable) {
       for (const char* precision : {"fp8", "fp8_blockwise"}) {
         TrainingSpec in_float8 = training;
         in_float8.precision = precision;
-        const auto float8 = BuildProfileRequest(ModelInBlocks(), in_float8,
-                                                num_ranks, num_ranks);
+        ModelSpec model = ModelInBlocks();
+        model.attention_format = AttentionFormat::kFloat8;
+        const auto float8 =
+            BuildProfileRequest(model, in_float8, num_ranks, num_ranks);
         ASSERT_TRUE(float8.ok()) << float8.status();
         for (const ProfileOp& op : float8->ops) kinds.insert(op.kind);
       }

@@ -61,8 +61,8 @@ TEST(ShardedProgramTest, KeepsSlicesByStage) {
 }
 
 // Goal: weights in 8 bits have no bf16 copy: rows and transposed take the two
-// bytes of bf16, and slices one. Method: bytes of the flat buffers, of which all
-// of them belong to the training Program and to those that share its arena.
+// bytes of bf16, and slices one. Method: bytes of the flat buffers, of which
+// all of them belong to the training Program and to those that share its arena.
 TEST(ShardedProgramTest, KeepsWeightsIn8BitsAlone) {
   for (const int32_t zero : {0, 1, 2, 3}) {
     SCOPED_TRACE(zero);
@@ -357,6 +357,45 @@ TEST(LowerRecomputeTest, SavesMemory) {
       11 * tokens * row * (2 * model.hidden / 2 + model.ffn_hidden / 2);
   EXPECT_LE(selective, none - saved * 9 / 10);
   EXPECT_LT(full, selective / 3);
+}
+
+// Goal: the copies that attention in 8 bits reads live from the op that makes
+// them to attention, and no byte of them reaches the backward pass. Method:
+// which instructions name them, and the step arena of a deep model, which grows
+// by less than one layer's copies, with and without recompute.
+TEST(LowerRecomputeTest, AttentionCopiesLiveForOneOp) {
+  ModelSpec model = DeepModel();
+  model.head_dim = 64;
+  model.sequence_length = 512;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    const Layout layout{.num_microbatches = 2, .recompute = recompute};
+    const Program stored = *BuildTrainingProgram(model, layout, 0);
+    ModelSpec in_float8 = model;
+    in_float8.attention_format = AttentionFormat::kFloat8;
+    const Program program = *BuildTrainingProgram(in_float8, layout, 0);
+    const absl::Status status = CheckProgram(program);
+    EXPECT_TRUE(status.ok()) << status;
+    const std::map<OpKind, int> forward = CountKinds(program, Phase::kForward);
+    EXPECT_EQ(forward.at(OpKind::kQuantizeAttention), 12 * 2);
+    EXPECT_EQ(forward.at(OpKind::kFloat8AttentionForward), 12 * 2);
+    EXPECT_FALSE(forward.contains(OpKind::kAttentionForward));
+    int64_t bytes = 0;
+    for (const Instruction& in : program.instructions) {
+      if (in.kind != OpKind::kFloat8AttentionForward) continue;
+      bytes = 0;
+      for (size_t i = 0; i < 6; ++i) {
+        const BufferId copy = in.inputs[i];
+        bytes += program.buffers[static_cast<size_t>(copy)].bytes;
+        for (const Instruction& other : program.instructions) {
+          const bool reads = std::find(other.inputs.begin(), other.inputs.end(),
+                                       copy) != other.inputs.end();
+          EXPECT_EQ(reads, &other == &in) << other.name;
+        }
+      }
+    }
+    EXPECT_GT(bytes, 0);
+    EXPECT_LE(program.step_arena_bytes, stored.step_arena_bytes + bytes);
+  }
 }
 
 // Goal: a stage recomputes what its own setting says, whatever others do.

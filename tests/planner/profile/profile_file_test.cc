@@ -53,6 +53,7 @@ TEST(ProfileFileTest, RoundTrips) {
     }
     profile.launch_overhead_s = std::pow(10, exponent(random));
     profile.attention[0].window = round;  // Zero is left out.
+    profile.attention[0].is_float8 = round % 2 == 1;
     const std::string yaml = ProfileToYaml(profile);
     const auto read = ParseProfile(yaml, "p.yaml");
     ASSERT_TRUE(read.ok()) << read.status() << yaml;
@@ -61,6 +62,8 @@ TEST(ProfileFileTest, RoundTrips) {
     EXPECT_EQ(read->gemms[5].seconds, profile.gemms[5].seconds);
     EXPECT_EQ(read->attention[0].window, round);
     EXPECT_EQ(absl::StrContains(yaml, "window: "), round > 0);
+    EXPECT_EQ(read->attention[0].is_float8, round % 2 == 1);
+    EXPECT_EQ(absl::StrContains(yaml, "float8: true"), round % 2 == 1);
     EXPECT_EQ(read->launch_overhead_s, profile.launch_overhead_s);
     EXPECT_EQ(read->name, profile.name);
     EXPECT_EQ(read->communication.back().kind, OpKind::kSend);

@@ -98,6 +98,8 @@ TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
       {"rope", 18432, 49152, 24576},
       {"qk_norm_rope_forward", 43008, 73728, 36864},
       {"qk_norm_rope_backward", 79872, 73728, 36864},
+      {"quantize_attention", 0, 45056, 28672},
+      {"float8_attention_forward", 524288, 28672, 20480},
       {"attention_forward", 524288, 49152, 24576},
       {"attention_backward", 1310720, 98304, 49152},
       {"swiglu_forward", 163840, 393216, 196608},
@@ -230,6 +232,7 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
   in_blocks.head_dim = 128;
   in_blocks.ffn_hidden = 256;
   in_blocks.sequence_length = 128;
+  in_blocks.attention_format = AttentionFormat::kFloat8;
   const size_t num_layouts = layouts.size();
   for (size_t i = 0; i < num_layouts; ++i) {
     for (const GemmFormat format :

@@ -128,6 +128,7 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   of_blocks.hidden = of_blocks.ffn_hidden = 128;
   of_blocks.head_dim = 128;
   of_blocks.sequence_length = 128;
+  of_blocks.attention_format = AttentionFormat::kFloat8;
   for (const auto& [model, training] :
        {std::pair{normed, job.training}, std::pair{gpt2, job.training},
         std::pair{gemma, job.training}, std::pair{job.model, of_pairs},

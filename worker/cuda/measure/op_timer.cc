@@ -240,6 +240,15 @@ absl::Status CudaOpTimer::FillOperands(const Program& program,
       std::byte* const data = arenas.At(buffer);
       switch (buffer.dtype) {
         case DType::kFloat32:
+          // Units are above zero, or attention would compute other numbers.
+          if (in.kind == OpKind::kFloat8AttentionForward) {
+            constexpr int kByte = 0x3D;  // Four of them are 0.046 in fp32.
+            RETURN_IF_ERROR(CudaStatus(
+                cudaMemsetAsync(data, kByte, static_cast<size_t>(buffer.bytes),
+                                stream),
+                "fill units"));
+            break;
+          }
           RETURN_IF_ERROR(Tile(data, buffer.bytes, normals_.data(),
                                kNumNormals * 4, stream));
           break;

@@ -5,7 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/attention/attention_bf16.h"
+#include "kernels/attention/attention_fp8.h"
+#include "kernels/attention/attention_fp8_quantize.h"
 #include "kernels/attention/attention_plain.h"
+#include "kernels/cuda/device.h"
 #include "kernels/pointwise/qk_norm_rope_plain.h"
 #include "kernels/pointwise/rope_bf16.h"
 #include "kernels/pointwise/rope_plain.h"
@@ -305,6 +308,97 @@ absl::StatusOr<CudaOp> BindAttentionForward(const CudaOpContext& context,
                   });
 }
 
+static_assert(kFp8QueryBlock == kFloat8QueryBlock &&
+              kFp8KeyBlock == kFloat8KeyBlock);
+
+absl::Status CheckAttendsInFloat8(const CudaOpContext& context) {
+  if (!IsBf16(context)) {
+    return absl::InvalidArgumentError(
+        "attention in 8 bits reads copies of bf16 tensors on GPUs, and the "
+        "layout stores fp32");
+  }
+  ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
+  if (limits.IsHopper()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "training.attention fp8 runs on Hopper (compute capability 9.0), and the "
+      "device has ",
+      limits.compute_capability / 10, ".", limits.compute_capability % 10,
+      "; set training.attention to bf16"));
+}
+
+AttentionFp8Shape Float8ShapeOf(const AttentionAttributes& attributes) {
+  return {.num_sequences = attributes.num_sequences,
+          .sequence_length = attributes.sequence_length,
+          .num_heads = attributes.num_heads,
+          .num_kv_heads = attributes.num_kv_heads,
+          .head_dim = attributes.head_dim,
+          .causal = true};
+}
+
+// A tensor of `num_heads` heads in e4m3.
+Fp8Heads Float8HeadsOf(void* data, const AttentionAttributes& attributes,
+                       int64_t num_heads) {
+  const int64_t stride = num_heads * attributes.head_dim;
+  return {.data = data,
+          .token_stride = stride,
+          .head_stride = attributes.head_dim,
+          .sequence_stride = attributes.sequence_length * stride};
+}
+
+absl::StatusOr<CudaOp> BindQuantizeAttention(const CudaOpContext& context,
+                                             const Instruction& in) {
+  RETURN_IF_ERROR(CheckAttendsInFloat8(context));
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  const PackedHeads heads = SplitHeads(context.Input<void>(in, 0), attributes);
+  const QuantizeQkvFp8Args args = {
+      .q = Float8HeadsOf(context.Output<void>(in, 0), attributes,
+                         attributes.num_heads),
+      .k = Float8HeadsOf(context.Output<void>(in, 1), attributes,
+                         attributes.num_kv_heads),
+      .v = context.Output<void>(in, 2),
+      .q_scale = context.Output<float>(in, 3),
+      .k_scale = context.Output<float>(in, 4),
+      .v_scale = context.Output<float>(in, 5),
+      .q_in = heads.q,
+      .k_in = heads.k,
+      .v_in = heads.v,
+      .rope_table = nullptr,
+      .hadamard = true,
+      .signs = {kFp8Signs[0], kFp8Signs[1]},
+      .shape = Float8ShapeOf(attributes)};
+  return CudaOp([args](cudaStream_t stream) {
+    return LaunchQuantizeQkvFp8(args, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindFloat8AttentionForward(const CudaOpContext& context,
+                                                  const Instruction& in) {
+  RETURN_IF_ERROR(CheckAttendsInFloat8(context));
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  AttentionFp8Shape shape = Float8ShapeOf(attributes);
+  // The backward pass expects its LSE where it lies then.
+  if (!KeepsLseBySequence(context, attributes)) {
+    shape.document_starts = context.Input<int32_t>(in, 6);
+  }
+  const AttentionForwardFp8Args args = {
+      .o = HeadsOf(context.Output<void>(in, 0), attributes,
+                   attributes.num_heads, 0),
+      .lse = context.Output<float>(in, 1),
+      .q = Float8HeadsOf(context.Input<void>(in, 0), attributes,
+                         attributes.num_heads),
+      .k = Float8HeadsOf(context.Input<void>(in, 1), attributes,
+                         attributes.num_kv_heads),
+      .v = context.Input<void>(in, 2),
+      .q_scale = context.Input<float>(in, 3),
+      .k_scale = context.Input<float>(in, 4),
+      .v_scale = context.Input<float>(in, 5),
+      .tile_counter = context.kernels->attention_tile_counter(),
+      .shape = shape};
+  return CudaOp([args](cudaStream_t stream) {
+    return LaunchAttentionForwardFp8(args, stream);
+  });
+}
+
 absl::StatusOr<CudaOp> BindAttentionBackward(const CudaOpContext& context,
                                              const Instruction& in) {
   const auto& attributes = std::get<AttentionAttributes>(in.attributes);
@@ -363,6 +457,8 @@ void RegisterCudaAttentionOps(CudaBinders& binders) {
   binders.Bind(OpKind::kRope, BindRope);
   binders.Bind(OpKind::kQkNormRopeForward, BindQkNormRopeForward);
   binders.Bind(OpKind::kQkNormRopeBackward, BindQkNormRopeBackward);
+  binders.Bind(OpKind::kQuantizeAttention, BindQuantizeAttention);
+  binders.Bind(OpKind::kFloat8AttentionForward, BindFloat8AttentionForward);
   binders.Bind(OpKind::kAttentionForward, BindAttentionForward);
   binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
 }

@@ -73,7 +73,10 @@ class CudaStepper final : public Stepper {
     for (const Instruction& instruction : program().instructions) {
       ASSIGN_OR_RETURN(CudaOp op, BindCudaOp(context, instruction));
       ops_.push_back(std::move(op));
-      if (instruction.kind != OpKind::kAttentionForward) continue;
+      if (instruction.kind != OpKind::kAttentionForward &&
+          instruction.kind != OpKind::kFloat8AttentionForward) {
+        continue;
+      }
       const auto& attributes =
           std::get<AttentionAttributes>(instruction.attributes);
       if (KeepsLseBySequence(context, attributes)) {

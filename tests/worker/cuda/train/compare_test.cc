@@ -185,5 +185,34 @@ TEST(CudaCompareTest, EveryOpOfAStepInBlocksOf8BitsAgrees) {
   EXPECT_TRUE(absl::StrContains(status.message(), "runs on Hopper")) << status;
 }
 
+// Goal: the same with attention's forward pass in 8 bits, whose copies have the
+// CPU's bits, beside products as stored and in 8 bits; devices without it say
+// so. Method: the same models, with queries and keys normed in one, with and
+// without documents and recompute.
+TEST(CudaCompareTest, EveryOpOfAStepWithAttentionIn8BitsAgrees) {
+  std::vector<CompareCase> cases = Float8Cases();
+  CompareCase normed = cases[1];
+  normed.name = "normed heads";
+  normed.model.qk_norm = true;
+  cases.push_back(normed);
+  for (CompareCase& c : cases) {
+    c.name += ", attention in 8 bits";
+    c.model.attention_format = AttentionFormat::kFloat8;
+  }
+  const auto limits = CurrentDeviceLimits();
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  if (limits->IsHopper()) {
+    ExpectAgreement(cases, GemmFormat::kAsStored);
+    ExpectAgreement({cases[1]}, GemmFormat::kFloat8);
+    ExpectAgreement({cases[1]}, GemmFormat::kFloat8Blocks);
+    return;
+  }
+  const absl::Status status =
+      RunCase(cases[0], Precision::kBfloat16, CompareMode::kIsolated).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.attention fp8"))
+      << status;
+}
+
 }  // namespace
 }  // namespace millrace
