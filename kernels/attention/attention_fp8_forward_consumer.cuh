@@ -357,7 +357,7 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       }
     }
 #pragma unroll 1
-    for (; block >= 0; --block) step(block, false);
+    for (; block >= tile.first_key_block; --block) step(block, false);
     __syncwarp();
     if (lane == 0) BarrierArrive(&barriers.q_empty);
 
