@@ -430,7 +430,11 @@ class JobState {
   std::string ReasonToLeaveOut(int32_t agent_idx) const;
   void Lose(int32_t agent_idx, const std::string& reason);
   void Forget(int32_t agent_idx);  // It takes no part, nor do its processes.
-  void Regroup();                  // Plans anew for the agents that are ready.
+  void ForgetWorkers(int32_t agent_idx);
+  // Orders the processes of hosts that are about to be taken in, so that they
+  // start while the others finish their step.
+  void StartReturned();
+  void Regroup();  // Plans anew for the agents that are ready.
   void ConsiderGrowth();
   void ReportMissingAgents();
   std::string NameOfAgent(int32_t agent_idx) const;  // "agent 1 of 4 (node2)".
