@@ -15,8 +15,9 @@
 // A host that is lost while the job has a plan is left out: the others plan
 // anew for the devices that remain and go on. A host that comes back is taken
 // in again once that pays: its processes start, training stops with a
-// checkpoint, all plan, and go on from there. The agent of the coordinator's host is the exception; without
-// it there is no coordinator. Another host's may go on as its successor.
+// checkpoint, all plan, and go on from there. The agent of the coordinator's
+// host is the exception; without it there is no coordinator. Another host's may
+// go on as its successor.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_

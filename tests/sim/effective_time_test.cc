@@ -92,7 +92,8 @@ Outcome Simulate(uint64_t seed, double step_s, double share_of_hosts) {
 // Where every fourth failure takes a host for up to two minutes, the others go
 // on without it and take it in again; that costs more, mostly for its longer
 // steps. Steps of 4 s are those of 4 M tokens at 45 % of an H100's speed; at
-// 10 s, what is lost of steps weighs more. Method: two hours, failures five to fifteen minutes apart.
+// 10 s, what is lost of steps weighs more. Method: two hours, failures five to
+// fifteen minutes apart.
 TEST(EffectiveTimeTest, IsHighAtAFailureEveryTenMinutes) {
   std::printf("%-25s %8s %9s %12s %7s\n", "what fails", "step", "failures",
               "generations", "useful");
