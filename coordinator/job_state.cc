@@ -123,6 +123,7 @@ std::vector<ProcessId> JobState::MissingFrom(const AgentJoined& event) const {
 
 void JobState::OnReturn(const AgentJoined& event) {
   // Others have the ranks of its processes.
+  ForgetWorkers(event.agent_idx);
   for (const ProcessId& process : event.live_workers) {
     actions_.emplace_back(KillWorkerProcess{event.agent_idx, process,
                                             "the job went on without it"});
@@ -151,7 +152,7 @@ void JobState::On(const AgentDisconnected& event) {
   if (event.agent_idx < 0 || event.agent_idx >= options_.num_agents) return;
   Agent& agent = agents_[event.agent_idx];
   if (!agent.takes_part) {
-    agent.joined = agent.data_ready = false;
+    Forget(event.agent_idx);
   } else if (agent.joined) {
     agent.disconnected = std::min(agent.disconnected, now_);
   }
@@ -161,8 +162,7 @@ void JobState::On(const AgentGaveUp& event) {
   const bool is_known =
       event.agent_idx >= 0 && event.agent_idx < options_.num_agents;
   if (is_known && !agents_[event.agent_idx].takes_part) {
-    agents_[event.agent_idx].joined = false;
-    agents_[event.agent_idx].data_ready = false;
+    Forget(event.agent_idx);
     actions_.emplace_back(LeaveOut{event.agent_idx, event.reason});
     return;
   }
@@ -374,7 +374,28 @@ void JobState::On(const GrowthWeighed& event) {
     return;
   }
   actions_.emplace_back(Report{.event = "taking_in_hosts"});
+  StartReturned();
   actions_.emplace_back(TellWorkersToStop{});
+}
+
+void JobState::StartReturned() {
+  int32_t first_worker = 0;
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    const int32_t num_workers = agents_[i].num_devices;
+    for (int32_t j = 0; j < num_workers; ++j) {
+      if (agents_[i].takes_part || !IsReady(i)) break;
+      const WorkerIdx worker_idx{first_worker + j};
+      Worker& worker = workers_[worker_idx];
+      // A process of this generation that ended is replaced in a later one.
+      if (worker.ordered || worker.incarnation >= ToInt(generation_)) continue;
+      worker = {.incarnation = static_cast<int32_t>(ToInt(generation_)),
+                .ordered = true,
+                .heard = now_};
+      actions_.emplace_back(
+          StartWorkerProcess{i, {worker_idx, worker.incarnation}});
+    }
+    first_worker += num_workers;
+  }
 }
 
 // Generations. ----------------------------------------------------------------

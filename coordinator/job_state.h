@@ -14,9 +14,10 @@
 //
 // A host that is lost while the job has a plan is left out: the others plan
 // anew for the devices that remain and go on. A host that comes back is taken
-// in again once that pays: training stops with a checkpoint, all plan, and go
-// on from there. The agent of the coordinator's host is the exception; without
-// it there is no coordinator. Another host's may go on as its successor.
+// in again once that pays: its processes start, training stops with a
+// checkpoint, all plan, and go on from there. The agent of the coordinator's
+// host is the exception; without it there is no coordinator. Another host's may
+// go on as its successor.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_
@@ -430,7 +431,11 @@ class JobState {
   std::string ReasonToLeaveOut(int32_t agent_idx) const;
   void Lose(int32_t agent_idx, const std::string& reason);
   void Forget(int32_t agent_idx);  // It takes no part, nor do its processes.
-  void Regroup();                  // Plans anew for the agents that are ready.
+  void ForgetWorkers(int32_t agent_idx);
+  // Orders the processes of hosts that are about to be taken in, so that they
+  // start while the others finish their step.
+  void StartReturned();
+  void Regroup();  // Plans anew for the agents that are ready.
   void ConsiderGrowth();
   void ReportMissingAgents();
   std::string NameOfAgent(int32_t agent_idx) const;  // "agent 1 of 4 (node2)".

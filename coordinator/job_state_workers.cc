@@ -324,6 +324,10 @@ void JobState::Forget(int32_t agent_idx) {
   agent.takes_part = agent.joined = agent.data_ready = false;
   agent.live_workers.clear();
   agent.disconnected = absl::InfiniteFuture();
+  ForgetWorkers(agent_idx);
+}
+
+void JobState::ForgetWorkers(int32_t agent_idx) {
   for (auto& [worker_idx, worker] : workers_) {
     if (AgentOf(worker_idx) != agent_idx) continue;
     worker.ordered = worker.joined = worker.killed = false;
@@ -366,9 +370,7 @@ void JobState::CheckAgents() {
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     Agent& agent = agents_[i];
     if (!agent.takes_part) {
-      if (agent.joined && now_ - agent.heard > options_.host_timeout) {
-        agent.joined = agent.data_ready = false;
-      }
+      if (agent.joined && now_ - agent.heard > options_.host_timeout) Forget(i);
       continue;
     }
     if (i != options_.own_agent && may_lose) {

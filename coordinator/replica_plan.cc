@@ -78,8 +78,15 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
                                                     : kLoopbackBytesPerSecond,
                             .shares_processors = !job.resources.uses_cuda()};
   plan.interval_steps = asked.value_or(ReplicaInterval(cost));
+  const int32_t num_kept = MostCopiesKept(plan.partners);
   plan.host_bytes =
-      ReplicaBytes(plan.part_bytes, MostCopiesKept(plan.partners));
+      ReplicaBytes(plan.part_bytes, num_kept, plan.interval_steps);
+  if (!asked.has_value() && plan.interval_steps == 1 &&
+      facts.memory_bytes.has_value() && plan.host_bytes > *facts.memory_bytes) {
+    plan.interval_steps = 2;  // It takes less memory.
+    plan.host_bytes =
+        ReplicaBytes(plan.part_bytes, num_kept, plan.interval_steps);
+  }
   if (facts.memory_bytes.has_value() && plan.host_bytes > *facts.memory_bytes) {
     const std::string lack = absl::StrCat(
         "copies of the state in memory take ", FormatBytes(plan.host_bytes),

@@ -19,8 +19,8 @@ constexpr double kShareOfStep = 0.005;
 constexpr double kSecondsOfEach = 2e-4;
 // Taking the snapshot, storing it, its checksums, sending and receiving.
 constexpr double kPassesOfEach = 5;
-// A copy that is kept within this share of a step is done before the next step
-// ends, whatever that one does.
+// A copy that is kept and sent within this share of a step is done before the
+// next step ends, whatever that one does.
 constexpr double kQuickShare = 0.5;
 
 // Holders of each rank's part of one set.
@@ -177,23 +177,23 @@ int64_t ReplicaInterval(const ReplicaCost& cost) {
   if (cost.step_s <= 0) return 1;
   const double by_cost = ReplicaSeconds(cost) / (kShareOfStep * cost.step_s);
   const auto part_bytes = static_cast<double>(cost.part_bytes);
-  const double keep_s =
-      cost.copy_bytes_per_s > 0
-          ? kPassesOfEach * part_bytes / cost.copy_bytes_per_s
-          : 0;
+  const double keep_s = cost.copy_bytes_per_s > 0
+                            ? kPassesOfEach * part_bytes / cost.copy_bytes_per_s
+                            : 0;
   const double send_s =
       cost.send_bytes_per_s > 0 ? part_bytes / cost.send_bytes_per_s : 0;
-  // Between two copies there is the step that takes the second. What is kept
-  // in a part of a step delays none.
-  const bool is_quick = send_s == 0 && keep_s <= kQuickShare * cost.step_s;
-  const double by_keeping =
-      is_quick ? 1 : 1 + (keep_s + send_s) / cost.step_s;
+  // Between two copies there is the step that takes the second. What is done in
+  // a part of a step delays none.
+  const bool is_quick = keep_s + send_s <= kQuickShare * cost.step_s;
+  const double by_keeping = is_quick ? 1 : 1 + (keep_s + send_s) / cost.step_s;
   return static_cast<int64_t>(
       std::clamp(std::ceil(std::max(by_cost, by_keeping)), 1.0, 1e9));
 }
 
-int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept) {
-  return (3 + 2 * int64_t{num_copies_kept}) * part_bytes;
+int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept,
+                     int64_t interval_steps) {
+  const int64_t num_sets = interval_steps == 1 ? 3 : 2;
+  return (1 + num_sets * (1 + int64_t{num_copies_kept})) * part_bytes;
 }
 
 }  // namespace millrace

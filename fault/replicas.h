@@ -98,8 +98,11 @@ double ReplicaSeconds(const ReplicaCost& cost);
 int64_t ReplicaInterval(const ReplicaCost& cost);
 
 // Host memory that a rank's copies take: two of its own, the snapshot they are
-// written from, and two for each rank whose partner it is.
-int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept);
+// written from, and two for each rank whose partner it is. Where every step is
+// copied, the copies of three steps are there: of one that is whole, and of two
+// that may not be.
+int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept,
+                     int64_t interval_steps);
 
 }  // namespace millrace
 

@@ -36,12 +36,12 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   ASSERT_TRUE(live.ok()) << live.status();
   EXPECT_EQ(live->interval_steps, 1);
   EXPECT_EQ(live->partners[0], std::nullopt);
-  EXPECT_EQ(live->host_bytes, 3 * live->part_bytes);
+  EXPECT_EQ(live->host_bytes, 4 * live->part_bytes);
   EXPECT_THAT(live->description, HasSubstr("others hold the same state live"));
   const auto sharded = PlanReplicas(job, LayoutOf(4, 1), facts);
   ASSERT_TRUE(sharded.ok()) << sharded.status();
-  EXPECT_EQ(sharded->interval_steps, 2);  // A step to send them.
-  EXPECT_EQ(sharded->host_bytes, 5 * sharded->part_bytes);
+  EXPECT_EQ(sharded->interval_steps, 1);  // They are sent within the step.
+  EXPECT_EQ(sharded->host_bytes, 7 * sharded->part_bytes);
   EXPECT_THAT(sharded->description, HasSubstr("a copy on another host"));
   EXPECT_EQ(sharded->warning, "");
   job.resources.backend = "cuda";
@@ -50,6 +50,7 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   const auto on_gpus = PlanReplicas(job, LayoutOf(4, 0), facts);
   EXPECT_EQ(on_gpus->partners[0], Rank{2});
   EXPECT_EQ(on_gpus->interval_steps, 7);
+  EXPECT_EQ(on_gpus->host_bytes, 5 * on_gpus->part_bytes);
   job.fault.replica_interval_steps = 0;
   EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 1), facts)->interval_steps, 0);
 }
@@ -64,7 +65,16 @@ TEST(ReplicaPlanTest, RefusesWhatDoesNotFit) {
   ASSERT_TRUE(left_out.ok()) << left_out.status();
   EXPECT_EQ(left_out->interval_steps, 0);
   EXPECT_THAT(left_out->warning, HasSubstr("none are kept"));
+  // Every second step takes less memory than every step.
+  ReplicaFacts tight = facts;
+  tight.memory_bytes = 6 * PartBytes(job.model, LayoutOf(2, 1));
+  const auto rarer = PlanReplicas(job, LayoutOf(2, 1), tight);
+  ASSERT_TRUE(rarer.ok()) << rarer.status();
+  EXPECT_EQ(rarer->interval_steps, 2);
+  EXPECT_EQ(rarer->host_bytes, 5 * rarer->part_bytes);
+  EXPECT_EQ(rarer->warning, "");
   job.fault.replica_interval_steps = 1;
+  EXPECT_FALSE(PlanReplicas(job, LayoutOf(2, 1), tight).ok());
   const auto refused = PlanReplicas(job, LayoutOf(2, 1), facts);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(),
@@ -76,7 +86,7 @@ TEST(ReplicaPlanTest, WarnsOfLopsidedHosts) {
   const auto plan = PlanReplicas(
       JobOf(), LayoutOf(4, 1), {.step_s = 0.5, .hosts = {"a", "a", "a", "b"}});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->host_bytes, 9 * plan->part_bytes);
+  EXPECT_EQ(plan->host_bytes, 13 * plan->part_bytes);
   EXPECT_THAT(plan->warning, HasSubstr("more than half of all ranks"));
 }
 

@@ -192,6 +192,13 @@ TEST(ReplicasTest, IntervalFollowsFromCost) {
   EXPECT_GT(ReplicaSeconds(cpu),
             0.005 * static_cast<double>(ReplicaInterval(cpu) - 1));
   EXPECT_EQ(ReplicaInterval({.step_s = 10, .part_bytes = 1000}), 1);
+  // 1.25 s of keeping and 1 s of sending go on beside a step of 5 s.
+  ReplicaCost beside = gpu;
+  beside.part_bytes = 1'000'000'000;
+  beside.step_s = 5;
+  EXPECT_EQ(ReplicaInterval(beside), 1);
+  beside.step_s = 4;
+  EXPECT_EQ(ReplicaInterval(beside), 2);
   EXPECT_EQ(ReplicaInterval({.step_s = 0}), 1);
 }
 

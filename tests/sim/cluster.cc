@@ -522,14 +522,12 @@ void Cluster::RunStep(Generation generation) {
     return;
   }
   const int64_t begun = workers_[members.front()].steps;
-  if (interval > 0 && begun > 0 && sending_ != generation) {
-    TakeReplicas(generation, begun);  // What was restored.
-    At(options_.step_s / 10, [this, generation] { RunStep(generation); });
-    return;
-  }
   // The state of a step is there when the step has been taken.
   if (stepping_ != generation) {
     stepping_ = generation;
+    if (interval > 0 && begun > 0) {
+      TakeReplicas(generation, begun);  // What was restored.
+    }
     At(StepSeconds(generation), [this, generation] { RunStep(generation); });
     return;
   }

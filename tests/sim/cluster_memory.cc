@@ -21,7 +21,8 @@ void Cluster::AddReplica(WorkerIdx holder, const HeldReplica& replica) {
   const ReplicaSet& set = replica.part.set;
   ReplicaSet before;
   for (const auto& [part, held] : parts) {
-    if (part.set.generation == set.generation && part.set < set) {
+    if (part.set.generation == set.generation &&
+        part.set.step + 2 <= set.step) {
       before = std::max(before, part.set);
     }
   }

@@ -423,8 +423,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   std::optional<StepResult> result;
   while (trainer_->completed_steps() < training.num_steps && !stop_) {
     const int64_t step = trainer_->completed_steps() + 1;
-    RETURN_IF_ERROR(AwaitReplica(step));
     ASSIGN_OR_RETURN(result, TakeStep(job));
+    const int64_t known_step = result.has_value() ? result->step : -1;
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));
@@ -443,6 +443,9 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       ASSIGN_OR_RETURN(validation, Validate(job, validates, evaluates));
     }
     if (result.has_value()) ReportStep(*result, validation);
+    // A step's result may be known only when the next one is on its way.
+    RETURN_IF_ERROR(KeepReplica(known_step));
+    RETURN_IF_ERROR(AwaitReplica(step));
     if (saves) {
       RETURN_IF_ERROR(
           WriteSnapshot());  // Of the step before, where every step has one.
@@ -450,7 +453,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       saved_step = step;
     }
     RETURN_IF_ERROR(TakeReplica(job));
-    RETURN_IF_ERROR(KeepReplica(result.has_value() ? result->step : -1));
+    RETURN_IF_ERROR(KeepReplica(known_step));
     if (result.has_value() && begun_checkpoint_.has_value() &&
         result->step >= begun_checkpoint_->info.step) {
       activity_ = RankActivity::kExempt;

@@ -114,9 +114,10 @@ class GenerationRun {
   absl::Status BeginCheckpoint(const JobSpec& job);
   absl::Status WriteSnapshot();
   CheckpointInfo InfoOf(const JobSpec& job, int64_t step) const;
-  // Copies of the state in memory; generation_run_replicas.cc. Before a step
-  // whose state is to be copied: waits until the last copy is where it should
-  // be. A peer that completes the step then knows that it is.
+  // Copies of the state in memory; generation_run_replicas.cc. Where the state
+  // of `step`, which has been taken, or of the next one is to be copied: waits
+  // until the last copy is where it should be. A peer that completes the next
+  // step then knows that it is.
   absl::Status AwaitReplica(int64_t step);
   // Takes the copy of the newest step, if one is due.
   absl::Status TakeReplica(const JobSpec& job);

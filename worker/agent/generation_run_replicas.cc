@@ -78,7 +78,9 @@ absl::Status GenerationRun::BeginReplicas(const JobSpec& job) {
 
 absl::Status GenerationRun::AwaitReplica(int64_t step) {
   const int64_t interval = message_.replica_interval_steps();
-  if (interval == 0 || step % interval != 0) return absl::OkStatus();
+  if (interval == 0 || (step % interval != 0 && (step + 1) % interval != 0)) {
+    return absl::OkStatus();
+  }
   const double began_s = MonotonicSeconds();
   // The copy before may take longer than many steps. TakeStep() says anew what
   // the rank does.

@@ -48,8 +48,9 @@ class ReplicaKeeper {
   }
 
   // Begins to copy a snapshot, once the one before is where it should be.
-  // Aborted if `aborted` becomes true meanwhile. Call it only when the set that
-  // the generation took before is whole everywhere: older ones are dropped.
+  // Aborted if `aborted` becomes true meanwhile. Call it only when the
+  // generation's sets of two steps before and earlier are whole everywhere: all
+  // but the newest of these are dropped.
   absl::Status Keep(ReplicaSnapshot snapshot, const std::atomic<bool>& aborted);
   // Waits until nothing is being copied or sent; Aborted likewise.
   absl::Status WaitUntilIdle(const std::atomic<bool>& aborted) {

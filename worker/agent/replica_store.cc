@@ -253,7 +253,7 @@ void ReplicaStore::DropBefore(const ReplicaSet& set) {
   std::optional<ReplicaSet> whole;
   for (const StoredReplica& stored : List()) {
     const ReplicaSet& other = stored.part.set;
-    if (other.generation == set.generation && other < set &&
+    if (other.generation == set.generation && other.step + 2 <= set.step &&
         (!whole.has_value() || *whole < other)) {
       whole = other;
     }

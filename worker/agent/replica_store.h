@@ -80,9 +80,10 @@ class ReplicaStore {
   // Drops the parts of steps after `step`: of a history that was rolled back.
   void DropAfter(int64_t step);
   void Clear();
-  // Before a part of `set` is added, which is when its generation's set before
-  // is whole everywhere: drops all parts that are older than those. Drops
-  // nothing for the first set of a generation.
+  // Before a part of `set` is added, which is when its generation's sets of two
+  // steps before and earlier are whole everywhere: drops all parts that are
+  // older than the newest of these. Drops nothing where there is none. That of
+  // the step before may still be on its way elsewhere.
   void DropBefore(const ReplicaSet& set);
 
  private:

@@ -110,9 +110,10 @@ TEST(ReplicaExchangeTest, OutlivesItsProcess) {
   close(*agents_fd);
 }
 
-// Goal: a snapshot reaches the store and the partner, and of older sets the
-// newest one stays. Method: three snapshots in a row.
-TEST(ReplicaExchangeTest, KeepsTheTwoNewestSetsHereAndAtThePartner) {
+// Goal: a snapshot reaches the store and the partner. Of older sets the newest
+// one of two steps before stays, and that of the step before, which other ranks
+// may still be sending. Method: snapshots of four steps in a row.
+TEST(ReplicaExchangeTest, KeepsTheNewestSetsHereAndAtThePartner) {
   const ModelSpec model = TinyModel();
   Layout layout;
   layout.data = 2;
@@ -122,7 +123,7 @@ TEST(ReplicaExchangeTest, KeepsTheTwoNewestSetsHereAndAtThePartner) {
   const auto partner = NewKeeper();
   const auto client = std::make_shared<ReplicaClient>(kSecretOfJob);
   const std::atomic<bool> aborted = false;
-  for (int64_t step = 1; step <= 3; ++step) {
+  for (int64_t step = 1; step <= 4; ++step) {
     FillState(state, step);
     auto snapshot = StateSnapshot::Create(state[0].pieces);
     ASSERT_TRUE(snapshot.ok()) << snapshot.status();
@@ -138,18 +139,23 @@ TEST(ReplicaExchangeTest, KeepsTheTwoNewestSetsHereAndAtThePartner) {
     EXPECT_EQ(own->TakeError(), "");
   }
   for (const ReplicaKeeper* keeper : {own.get(), partner.get()}) {
-    EXPECT_EQ(keeper->Held().parts_size(), 2);
+    EXPECT_EQ(keeper->Held().parts_size(), 3);
   }
   EXPECT_EQ(partner->store().List()[0].kind, ReplicaKind::kCopy);
-  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 3}),
+  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 2}),
+            std::vector<Rank>{Rank{0}});
+  EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 4}),
             std::vector<Rank>{Rank{0}});
   EXPECT_EQ(RanksIn(partner->store(), {Generation{1}, 1}), std::vector<Rank>{});
   // The first set of a generation leaves all others alone.
   ASSERT_EQ(partner->KeepNow(InfoOf(layout, 3, 2), Rank{0}, state[0].pieces),
             absl::OkStatus());
   partner->store().DropBefore({Generation{2}, 3});
-  EXPECT_EQ(partner->Held().parts_size(), 3);
+  EXPECT_EQ(partner->Held().parts_size(), 4);
+  // Nor does a set of the next step, before which it may be on its way.
   partner->store().DropBefore({Generation{2}, 4});
+  EXPECT_EQ(partner->Held().parts_size(), 4);
+  partner->store().DropBefore({Generation{2}, 5});
   EXPECT_EQ(partner->Held().parts_size(), 1);
   partner->store().DropAfter(3);
   EXPECT_EQ(partner->Held().parts_size(), 1);

@@ -1,0 +1,76 @@
+// What the job's state machine orders of a host that comes back.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/job_state.h"
+
+namespace millrace {
+namespace {
+
+// Goal: processes of a host that came back start while the others finish their
+// step, once, and join the generation that takes the host in. Method: lose one
+// of two hosts, let it come back, and see what is ordered when.
+TEST(JobStateTest, StartsProcessesOfReturnedHostsBeforeOthersStop) {
+  absl::Time now = absl::UnixEpoch();
+  JobState state({.num_agents = 2}, {}, now);
+  std::vector<ProcessId> starts;
+  std::optional<BeginGeneration> begun;
+  const auto handle = [&](const JobEvent& event) {
+    for (const JobAction& action : state.Handle(event, now)) {
+      if (const auto* start = std::get_if<StartWorkerProcess>(&action)) {
+        starts.push_back(start->process);
+      }
+      if (const auto* begin = std::get_if<BeginGeneration>(&action)) {
+        begun = *begin;
+      }
+    }
+  };
+  const AgentJoined back = {
+      .agent_idx = 1, .num_devices = 1, .data_ready = true};
+  handle(AgentJoined{.agent_idx = 0, .num_devices = 1, .data_ready = true});
+  handle(back);
+  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}});
+  for (const ProcessId& process : std::exchange(starts, {})) {
+    handle(WorkerJoined{process, Generation{}, WorkerPhase::kIdle});
+  }
+  handle(AgentDisconnected{1});
+  for (int32_t i = 0; i < 30; ++i) {
+    now += absl::Milliseconds(100);
+    handle(AgentHeard{0});
+    handle(WorkerHeard{{WorkerIdx{0}, 1}});
+    handle(Tick{});
+  }
+  ASSERT_EQ(state.phase(), JobState::Phase::kPlanning);
+  handle(PlanMade{{WorkerIdx{0}}});
+  handle(WorkerCleared{{WorkerIdx{0}, 1}, state.generation()});
+  ASSERT_EQ(state.phase(), JobState::Phase::kTraining);
+  const Generation shrunk = state.generation();
+  handle(WorkerRunning{WorkerIdx{0}, shrunk, 5});
+  ASSERT_TRUE(starts.empty());
+
+  handle(back);
+  handle(GrowthWeighed{shrunk, true});
+  ASSERT_EQ(starts.size(), 1u);
+  const ProcessId started = {WorkerIdx{1}, static_cast<int32_t>(ToInt(shrunk))};
+  EXPECT_EQ(starts[0], started);
+  EXPECT_EQ(state.phase(), JobState::Phase::kTraining);
+  handle(WorkerJoined{started, Generation{}, WorkerPhase::kIdle});
+  handle(WorkerDone{WorkerIdx{0}, shrunk, 6, /*stopped=*/true, false});
+  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}});
+  handle(WorkerCleared{{WorkerIdx{0}, 1}, state.generation()});
+  handle(WorkerCleared{started, state.generation()});
+  EXPECT_EQ(starts.size(), 1u);
+  ASSERT_TRUE(begun.has_value());
+  EXPECT_EQ(begun->members.size(), 2u);
+  EXPECT_EQ(begun->generation, state.generation());
+}
+
+}  // namespace
+}  // namespace millrace
