@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "fault/file_system.h"
+#include "fault/load_target.h"
 #include "fault/training_state.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
@@ -109,10 +110,11 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
 // Fills every piece (owned or not) from the checkpoint, whatever layout wrote
 // it. Checksums of what is read are verified. InvalidArgument if a tensor is
 // missing or has another shape; then nothing has been changed. After any other
-// error the pieces hold a mixture.
+// error the pieces hold a mixture. With `target` the pieces lie in its memory,
+// and are filled when this returns.
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(
     FileSystem& files, const std::string& path,
-    const std::vector<StatePiece>& pieces);
+    const std::vector<StatePiece>& pieces, LoadTarget* target = nullptr);
 
 }  // namespace millrace
 

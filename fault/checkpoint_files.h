@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "fault/file_system.h"
+#include "fault/load_target.h"
 #include "fault/manifest.h"
 #include "fault/training_state.h"
 
@@ -30,7 +31,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
 // LoadCheckpoint() of the step's folder `folder`, whose manifest is known.
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
                         const Manifest& manifest,
-                        const std::vector<StatePiece>& pieces);
+                        const std::vector<StatePiece>& pieces,
+                        LoadTarget* target = nullptr);
 
 }  // namespace millrace
 

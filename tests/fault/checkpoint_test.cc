@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "fault/checkpoint_files.h"
 #include "fault/faulty_file_system.h"
@@ -134,6 +137,68 @@ TEST(CheckpointTest, LoadsAcrossChunkBorders) {
   const std::string path = ListCheckpoints(files, kDirectory)->front().path;
   ASSERT_TRUE(LoadCheckpoint(files, path, wanted).ok());
   EXPECT_EQ(loaded, values);
+}
+
+// Memory that takes copies when their lane waits for them, as a device may:
+// what is read into a buffer before then would come out wrong.
+class LateTarget : public LoadTarget {
+ public:
+  absl::StatusOr<std::unique_ptr<Lane>> OpenLane() override {
+    return std::make_unique<LateLane>();
+  }
+
+ private:
+  class LateLane : public Lane {
+   public:
+    absl::StatusOr<float*> Buffer() override {
+      current_ = 1 - current_;
+      Do(copies_[current_]);
+      buffers_[current_].resize(kChunkBytes / sizeof(float));
+      return buffers_[current_].data();
+    }
+    absl::Status Copy(float* to, const float* from, int64_t count) override {
+      copies_[current_].push_back({to, from, count});
+      return absl::OkStatus();
+    }
+    absl::Status Finish() override {
+      for (std::vector<LateCopy>& copies : copies_) Do(copies);
+      return absl::OkStatus();
+    }
+
+   private:
+    struct LateCopy {
+      float* to;
+      const float* from;
+      int64_t count;
+    };
+    static void Do(std::vector<LateCopy>& copies) {
+      for (const LateCopy& copy : copies) {
+        std::copy_n(copy.from, copy.count, copy.to);
+      }
+      copies.clear();
+    }
+    std::array<std::vector<float>, 2> buffers_;
+    std::array<std::vector<LateCopy>, 2> copies_;
+    size_t current_ = 0;
+  };
+};
+
+// Goal: what is loaded to a device's memory is complete when the call returns,
+// under another layout too. Method: a target that copies as late as it may.
+TEST(CheckpointTest, LoadsToADevice) {
+  const Layout written = {.data = 2, .zero = 1};
+  FaultyFileSystem files;
+  SaveNew(files, written, 7);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  for (const Layout& loaded : {written, Layout{.tensor = 2}}) {
+    std::vector<RankState> state = MakeState(TinyModel(), loaded);
+    for (const RankState& rank : state) {
+      LateTarget target;
+      const auto info = LoadCheckpoint(files, path, rank.pieces, &target);
+      ASSERT_TRUE(info.ok()) << info.status();
+    }
+    EXPECT_EQ(CountWrong(state, 7), 0) << LayoutToString(loaded);
+  }
 }
 
 // Goal: `keep` holds, remains of saves that never committed go away, and later

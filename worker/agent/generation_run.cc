@@ -177,6 +177,7 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
     return absl::FailedPreconditionError(
         absl::StrCat("data: ", data.message()));
   }
+  const double data_s = MonotonicSeconds() - began_s;
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
   bool has_starting_weights = false;
@@ -189,13 +190,25 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
                       ? RestoreFromMemory()
                       : Restore(job, has_starting_weights));
   const double restore_s = MonotonicSeconds() - made_s;
-  // Recoveries end with this line; scripts/bench_recovery reads it.
-  std::cerr << absl::StrFormat(
-                   "generation %d: trainer made in %.2f s, restored in %.2f s",
-                   ToInt(generation_), made_s - began_s, restore_s)
-            << std::endl;
-  running_ = true;
   protocol::ToCoordinator message = NewMessage();
+  std::vector<StartPart> parts = {{"data", data_s}};
+  for (StartPart& part : trainer_->start_parts()) {
+    parts.push_back(std::move(part));
+  }
+  parts.push_back({"restore", restore_s});
+  // Recoveries end with this line; scripts/bench_recovery reads it.
+  std::string line = absl::StrFormat(
+      "generation %d: trainer made in %.2f s, restored in %.2f s",
+      ToInt(generation_), made_s - began_s, restore_s);
+  for (const StartPart& part : parts) {
+    absl::StrAppendFormat(&line, "; %s %.3f s", part.name, part.seconds);
+    protocol::StartPart* sent =
+        message.mutable_generation_running()->add_parts();
+    sent->set_name(part.name);
+    sent->set_seconds(part.seconds);
+  }
+  std::cerr << line << std::endl;
+  running_ = true;
   message.mutable_generation_running()->set_completed_steps(
       trainer_->completed_steps());
   message.mutable_generation_running()->set_arena_bytes(
@@ -244,14 +257,16 @@ absl::Status GenerationRun::MakeCommunicators() {
 }
 
 absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
-  TrainerOptions options = {.job = job,
-                            .layout = FromMessage(message_.layout()),
-                            .rank = rank_,
-                            .num_threads = options_.num_threads,
-                            .tuning = FromMessage(message_.tuning()),
-                            .batches = batches_.get(),
-                            .abort_requested = &aborted_,
-                            .progress = &progress_};
+  TrainerOptions options = {
+      .job = job,
+      .layout = FromMessage(message_.layout()),
+      .rank = rank_,
+      .num_threads = options_.num_threads,
+      .tuning = FromMessage(message_.tuning()),
+      .batches = batches_.get(),
+      .abort_requested = &aborted_,
+      .progress = &progress_,
+      .takes_replicas = message_.replica_interval_steps() > 0};
   std::unique_ptr<Trainer> trainer;
   if (job.resources.uses_cuda()) {
     CudaBackend* backend = nullptr;
@@ -282,13 +297,13 @@ absl::Status GenerationRun::Restore(const JobSpec& job,
     if (has_starting_weights) return absl::OkStatus();
     return LoadStartingWeights(job, trainer_.get());
   }
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->StateToFill());
+  LoadableState state;
+  ASSIGN_OR_RETURN(state, trainer_->StateToLoad());
   CheckpointInfo info;
-  ASSIGN_OR_RETURN(
-      info,
-      LoadCheckpoint(*checkpoints_->files(),
-                     checkpoints_->PathOf(message_.restore_path()), state));
+  ASSIGN_OR_RETURN(info,
+                   LoadCheckpoint(*checkpoints_->files(),
+                                  checkpoints_->PathOf(message_.restore_path()),
+                                  state.pieces, state.target.get()));
   return trainer_->FinishFilling(info.step);
 }
 

@@ -121,7 +121,8 @@ class GenerationRun {
   // Takes the copy of the newest step, if one is due.
   absl::Status TakeReplica(const JobSpec& job);
   absl::Status TakeReplicaNow(const JobSpec& job);
-  // Before the first step: copies the state that was restored.
+  // Before the first step: copies the state that was restored, unless enough
+  // workers hold what it came from.
   absl::Status BeginReplicas(const JobSpec& job);
   // Hands it over once the step's result is known.
   absl::Status KeepReplica(int64_t known_step);

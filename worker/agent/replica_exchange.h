@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "fault/load_target.h"
 #include "fault/replicas.h"
 #include "fault/training_state.h"
 #include "worker/agent/listener.h"
@@ -75,11 +76,13 @@ class ReplicaClient {
   // for. `addresses` has the holder of each rank's part, by rank; what
   // `own_address` has is read from `store`. Every byte is verified. DataLoss if
   // one differs, NotFound if a holder lacks its part, Unavailable if it is
-  // gone; the pieces then hold a mixture.
+  // gone; the pieces then hold a mixture. With `target` the pieces lie in its
+  // memory, and are filled when this returns.
   absl::Status Fill(const ReplicaSet& set,
                     const std::vector<std::string>& addresses,
                     const std::string& own_address, const ReplicaStore& store,
-                    const std::vector<StatePiece>& pieces);
+                    const std::vector<StatePiece>& pieces,
+                    LoadTarget* target = nullptr);
 
   void Abort();
 

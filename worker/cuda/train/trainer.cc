@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <future>
 #include <map>
 #include <optional>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
 #include "worker/cuda/device/device_arenas.h"
@@ -20,6 +20,7 @@
 #include "worker/cuda/device/op.h"
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/ops/ops.h"
+#include "worker/cuda/train/device_load_target.h"
 #include "worker/cuda/train/executor.h"
 #include "worker/cuda/train/initialize.h"
 #include "worker/cuda/train/overrun.h"
@@ -38,6 +39,8 @@ namespace {
 // take to tell each other where they stand.
 constexpr double kStepsPerTimeout = 20;
 constexpr absl::Duration kPatience = absl::Seconds(10);
+// Memory for snapshots is made after the steps for which a recovery waits.
+constexpr int64_t kStepsBeforeSnapshots = 4;
 
 // Members are destroyed last to first.
 class CudaTrainer : public Trainer {
@@ -52,7 +55,10 @@ class CudaTrainer : public Trainer {
         device_idx_(device_idx),
         store_(store),
         settings_(settings),
-        progress_(options.progress) {}
+        progress_(options.progress),
+        expects_snapshots_(options.job.checkpoint.is_periodic() ||
+                           options.job.exports.every > 0 ||
+                           options.takes_replicas) {}
   ~CudaTrainer() override;
 
   absl::Status Build(const TrainerOptions& options);
@@ -63,6 +69,7 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
   absl::Status TakeChanges() override;
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
+  absl::StatusOr<LoadableState> StateToLoad() override;
   absl::Status FinishFilling(int64_t completed_steps) override;
   int64_t completed_steps() const override { return completed_steps_; }
   absl::StatusOr<std::optional<StepResult>> RunStep(
@@ -71,6 +78,7 @@ class CudaTrainer : public Trainer {
   absl::Status LeaveOutStep() override;
   absl::StatusOr<double> RunValidation(int64_t num_batches) override;
   absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch, bool vote) override;
+  std::vector<StartPart> start_parts() const override { return start_parts_; }
   int64_t planned_bytes() const override {
     return programs_->persistent_bytes() + programs_->step_bytes();
   }
@@ -108,8 +116,7 @@ class CudaTrainer : public Trainer {
   absl::Status WaitFor(const RunRecord& record) const;
   absl::Status WaitForStep();  // The untaken one.
   absl::Status WaitForAll();
-  absl::Status WaitForCopies();
-  void PrepareSnapshot();
+  absl::Status StopReading();
   // Notes the first failure, with its place, and lets the peers' work end.
   absl::Status Fail(const absl::Status& status, absl::string_view place);
   void NoteDeviceMemory();
@@ -126,6 +133,7 @@ class CudaTrainer : public Trainer {
   RendezvousStore* const store_;
   const CudaTrainerSettings settings_;
   ProgressBoard* const progress_;  // May be null.
+  const bool expects_snapshots_;
 
   std::atomic<bool> aborted_ = false;
   absl::Status failure_;
@@ -134,6 +142,9 @@ class CudaTrainer : public Trainer {
   bool paused_ = true;        // The device was let run dry since the last step.
   double step_time_s_ = 0;    // The newest step whose result was taken.
   int64_t device_bytes_ = 0;
+  int64_t steps_run_ = 0;
+  bool fills_device_ = false;  // StateToLoad() was asked for, and gave that.
+  std::vector<StartPart> start_parts_;
 
   std::unique_ptr<StepPrograms> programs_;
   std::unique_ptr<DeviceArenas> arenas_;
@@ -141,11 +152,8 @@ class CudaTrainer : public Trainer {
   std::unique_ptr<CudaKernelCache> kernels_;
   std::unique_ptr<RankCommunication> communication_;  // Null: one rank.
   std::unique_ptr<StepInputFeed> feed_;
-  std::optional<CudaStream> copying_;       // Of snapshots.
-  std::optional<CudaEvent> state_is_read_;  // By the newest snapshot.
-  std::shared_ptr<CudaSnapshot> snapshot_;  // The newest, for its memory.
-  std::shared_ptr<StateSnapshot> widened_;  // The same, see TakeSnapshot().
-  std::future<absl::StatusOr<std::shared_ptr<CudaSnapshot>>> preparing_;
+  std::unique_ptr<SnapshotTaker> snapshots_;
+  std::shared_ptr<StateSnapshot> widened_;  // See TakeSnapshot().
   std::unique_ptr<CudaExecutor> executor_;
   Variants training_;
   Variants validation_;
@@ -174,8 +182,15 @@ CudaTrainer::~CudaTrainer() {
 }
 
 absl::Status CudaTrainer::Build(const TrainerOptions& options) {
+  double began_s = MonotonicSeconds();
+  const auto note = [&](const char* part) {
+    const double now_s = MonotonicSeconds();
+    start_parts_.push_back({part, now_s - began_s});
+    began_s = now_s;
+  };
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_idx_),
                              absl::StrCat("use GPU ", device_idx_)));
+  note("device");
   ASSIGN_OR_RETURN(
       programs_, BuildStepPrograms(job_.model, layout_, coordinates_.pipeline));
   RETURN_IF_ERROR(CheckBindings(
@@ -188,16 +203,16 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   CHECK(allocated_bytes() == planned_bytes());
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
+  note("arenas");
   ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
   kernels_->set_rope_factors(job_.model.rope_factors);
   RETURN_IF_ERROR(BuildCommunication(options));
+  note("communicators");
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
                                                  .batches = options.batches}));
-  ASSIGN_OR_RETURN(copying_, CudaStream::Create(CudaStream::Priority::kNormal));
-  ASSIGN_OR_RETURN(state_is_read_, CudaEvent::Create(CudaEvent::Kind::kOrder));
-  RETURN_IF_ERROR(state_is_read_->Record(copying_->get()));
+  ASSIGN_OR_RETURN(snapshots_, SnapshotTaker::Create(device_idx_, progress_));
   ASSIGN_OR_RETURN(
       executor_,
       CudaExecutor::Create({.name = name_,
@@ -206,7 +221,7 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                             .note_progress = settings_.note_progress &&
                                              communication_ != nullptr,
                             .measure_in_graphs = settings_.measure_in_graphs,
-                            .state_is_read = &*state_is_read_}));
+                            .state_is_read = &snapshots_->state_is_read()}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record,
@@ -218,9 +233,11 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
       Prepare(programs_->training, kWholeSequences, training_).status());
   RETURN_IF_ERROR(
       Prepare(programs_->validation, kWholeSequences, validation_).status());
+  note("instructions");
   RETURN_IF_ERROR(InitializeOnDevice(job_.model, state_->ParametersOnDevice(),
                                      job_.training.seed, executor_->stream()));
   RETURN_IF_ERROR(Publish());
+  note("first parameters");
   NoteDeviceMemory();
   return absl::OkStatus();
 }
@@ -314,7 +331,10 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
   }
   untaken_step_ = step;
   feed_->Prefetch(step + 1);
-  PrepareSnapshot();
+  if (++steps_run_ >= kStepsBeforeSnapshots && expects_snapshots_ &&
+      state_->has_float_moments()) {
+    snapshots_->Prepare(state_->PiecesOnDevice());
+  }
   return result;
 }
 
@@ -476,8 +496,7 @@ absl::StatusOr<const double*> CudaTrainer::RunValidationPass(int64_t batch,
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(StopReading());
   RETURN_IF_ERROR(state_->Download());
   return state_->HostPieces();
 }
@@ -492,54 +511,26 @@ CudaTrainer::TakeSnapshot() {
     return widened_;
   }
   const std::vector<StatePiece> state = state_->PiecesOnDevice();
-  if (preparing_.valid()) {
-    // An error may be of the past: below it is tried again.
-    absl::StatusOr<std::shared_ptr<CudaSnapshot>> prepared = preparing_.get();
-    if (prepared.ok()) snapshot_ = *std::move(prepared);
-  }
-  if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
-    snapshot_ = nullptr;
-    ASSIGN_OR_RETURN(snapshot_,
-                     CudaSnapshot::Create(device_idx_, state, progress_));
-  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<CudaSnapshot> snapshot,
+                   snapshots_->Next(state));
   // Copies to memory that is not page-locked hold up the host: a step that
   // hangs must be noticed before them.
-  if (!snapshot_->is_pinned()) RETURN_IF_ERROR(WaitForAll());
-  const cudaStream_t stream = copying_->get();
-  if (untaken_step_ != 0) {
-    RETURN_IF_ERROR(RecordOf(untaken_step_).end.MakeWait(stream));
-  }
-  RETURN_IF_ERROR(snapshot_->Enqueue(state, stream));
-  RETURN_IF_ERROR(state_is_read_->Record(stream));
-  return snapshot_;
-}
-
-// Has a snapshot's memory made while the first steps run. An abort waits for
-// it: where that takes longer than a worker has to end a generation, its
-// process is replaced.
-void CudaTrainer::PrepareSnapshot() {
-  const bool expects_one =
-      job_.checkpoint.is_periodic() || job_.exports.every > 0;
-  if (!expects_one || !state_->has_float_moments() || preparing_.valid() ||
-      snapshot_ != nullptr)
-    return;
-  preparing_ = std::async(std::launch::async, [device_idx = device_idx_,
-                                               state = state_->PiecesOnDevice(),
-                                               progress = progress_] {
-    return CudaSnapshot::Create(device_idx, state, progress);
-  });
+  if (!snapshot->is_pinned()) RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(snapshots_->Enqueue(
+      *snapshot, state,
+      untaken_step_ == 0 ? nullptr : &RecordOf(untaken_step_).end));
+  return snapshot;
 }
 
 // Nothing reads the state any more when it may be changed.
-absl::Status CudaTrainer::WaitForCopies() {
-  return CudaStatus(cudaStreamSynchronize(copying_->get()),
-                    "finish copying the training state");
+absl::Status CudaTrainer::StopReading() {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  return snapshots_->WaitForCopies();
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateInPlace() {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(WaitForAll());
-  RETURN_IF_ERROR(WaitForCopies());
+  RETURN_IF_ERROR(StopReading());
   return state_->PiecesOnDevice();
 }
 
@@ -550,15 +541,25 @@ absl::Status CudaTrainer::TakeChanges() {
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateToFill() {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(WaitForAll());
-  RETURN_IF_ERROR(WaitForCopies());
+  RETURN_IF_ERROR(StopReading());
+  fills_device_ = false;
   return state_->HostPieces();
+}
+
+absl::StatusOr<LoadableState> CudaTrainer::StateToLoad() {
+  // The host narrows moments.
+  if (!state_->has_float_moments()) return Trainer::StateToLoad();
+  RETURN_IF_ERROR(StopReading());
+  fills_device_ = true;
+  ASSIGN_OR_RETURN(std::unique_ptr<LoadTarget> target,
+                   DeviceLoadTarget::Create());
+  return LoadableState{.pieces = state_->PiecesOnDevice(),
+                       .target = std::move(target)};
 }
 
 absl::Status CudaTrainer::FinishFilling(int64_t completed_steps) {
   RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(state_->Upload());
+  if (!std::exchange(fills_device_, false)) RETURN_IF_ERROR(state_->Upload());
   state_->ReleaseHost();
   untaken_step_ = 0;
   completed_steps_ = completed_steps;
