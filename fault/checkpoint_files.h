@@ -4,6 +4,7 @@
 #ifndef MILLRACE_FAULT_CHECKPOINT_FILES_H_
 #define MILLRACE_FAULT_CHECKPOINT_FILES_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
                         const Manifest& manifest,
                         const std::vector<StatePiece>& pieces,
-                        LoadTarget* target = nullptr);
+                        LoadTarget* target = nullptr,
+                        const std::atomic<bool>* stop = nullptr);
 
 }  // namespace millrace
 

@@ -1,6 +1,7 @@
 // Reading checkpoints: verify, load under any layout.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -421,7 +422,7 @@ class Lanes {
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
                         const Manifest& manifest,
                         const std::vector<StatePiece>& pieces,
-                        LoadTarget* target) {
+                        LoadTarget* target, const std::atomic<bool>* stop) {
   WantedByTensor wanted;
   for (const StatePiece& piece : pieces) {
     RETURN_IF_ERROR(CheckShape(manifest, folder, piece));
@@ -441,15 +442,17 @@ absl::Status LoadPieces(FileSystem& files, const std::string& folder,
     }
   }
   const auto num_chunks = static_cast<int64_t>(list.chunks.size());
-  if (target == nullptr) {
-    return ParallelFor(num_chunks, NumCopyThreads(),
-                       [&](int64_t i) { return LoadToHost(list.chunks[i]); });
-  }
-  Lanes lanes(target);
-  RETURN_IF_ERROR(ParallelFor(num_chunks, NumCopyThreads(), [&](int64_t i) {
-    return lanes.Load(list.chunks[i]);
-  }));
-  return lanes.Finish();
+  std::optional<Lanes> lanes;
+  if (target != nullptr) lanes.emplace(target);
+  const auto load = [&](int64_t i) -> absl::Status {
+    if (stop != nullptr && *stop) {
+      return absl::AbortedError(absl::StrCat(folder, ": loading was stopped"));
+    }
+    return lanes.has_value() ? lanes->Load(list.chunks[i])
+                             : LoadToHost(list.chunks[i]);
+  };
+  RETURN_IF_ERROR(ParallelFor(num_chunks, NumCopyThreads(), load));
+  return lanes.has_value() ? lanes->Finish() : absl::OkStatus();
 }
 
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
@@ -557,9 +560,10 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(
     FileSystem& files, const std::string& path,
-    const std::vector<StatePiece>& pieces, LoadTarget* target) {
+    const std::vector<StatePiece>& pieces, LoadTarget* target,
+    const std::atomic<bool>* stop) {
   ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
-  RETURN_IF_ERROR(LoadPieces(files, path, manifest, pieces, target));
+  RETURN_IF_ERROR(LoadPieces(files, path, manifest, pieces, target, stop));
   return std::move(manifest.info);
 }
 

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/parallel.h"
 #include "fault/checkpoint_files.h"
 #include "fault/faulty_file_system.h"
 #include "fault/manifest.h"
@@ -199,6 +201,57 @@ TEST(CheckpointTest, LoadsToADevice) {
     }
     EXPECT_EQ(CountWrong(state, 7), 0) << LayoutToString(loaded);
   }
+}
+
+// Asks for an end with the first chunk, and counts chunks.
+class EndingTarget : public LoadTarget {
+ public:
+  std::atomic<bool> stop = false;
+  std::atomic<int> num_chunks = 0;
+
+  absl::StatusOr<std::unique_ptr<Lane>> OpenLane() override {
+    return std::make_unique<EndingLane>(this);
+  }
+
+ private:
+  class EndingLane : public Lane {
+   public:
+    explicit EndingLane(EndingTarget* target)
+        : target_(*target), buffer_(kChunkBytes / sizeof(float)) {}
+    absl::StatusOr<float*> Buffer() override {
+      target_.stop = true;
+      ++target_.num_chunks;
+      return buffer_.data();
+    }
+    absl::Status Copy(float*, const float*, int64_t) override {
+      return absl::OkStatus();
+    }
+    absl::Status Finish() override { return absl::OkStatus(); }
+
+   private:
+    EndingTarget& target_;
+    std::vector<float> buffer_;
+  };
+};
+
+// Goal: a load that is told to stop begins no further chunk, and is an error.
+// Method: it is told so in its first chunk.
+TEST(CheckpointTest, LoadingStops) {
+  FaultyFileSystem files;
+  SaveNew(files, {}, 7);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  const std::vector<RankState> state = MakeState(TinyModel(), {});
+  const std::vector<StatePiece>& pieces = state.front().pieces;
+  EndingTarget target;
+  const auto info = LoadCheckpoint(files, path, pieces, &target, &target.stop);
+  EXPECT_EQ(info.status().code(), absl::StatusCode::kAborted) << info.status();
+  // Each thread may have begun one.
+  EXPECT_LE(target.num_chunks, NumCopyThreads());
+  EXPECT_GT(pieces.size(), static_cast<size_t>(NumCopyThreads()));
+  EXPECT_EQ(LoadCheckpoint(files, path, pieces, nullptr, &target.stop)
+                .status()
+                .code(),
+            absl::StatusCode::kAborted);
 }
 
 // Goal: `keep` holds, remains of saves that never committed go away, and later

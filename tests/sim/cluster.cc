@@ -1,6 +1,7 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -522,7 +523,7 @@ void Cluster::RunStep(Generation generation) {
     return;
   }
   const int64_t begun = workers_[members.front()].steps;
-  if (interval > 0 && begun > 0 && sending_ != generation) {
+  if (interval > 0 && begun > 0 && std::exchange(renews_, false)) {
     TakeReplicas(generation, begun);  // What was restored.
     At(options_.step_s / 10, [this, generation] { RunStep(generation); });
     return;

@@ -44,11 +44,10 @@ std::vector<Rank> RanksToKeep(
 
 }  // namespace
 
-absl::Status GenerationRun::RestoreFromMemory() {
+absl::StatusOr<int64_t> GenerationRun::LoadFromMemory(
+    const LoadableState& state) {
   const protocol::ReplicaRestore& restore = message_.replica_restore();
   const ReplicaSet set = {Generation{restore.generation()}, restore.step()};
-  LoadableState state;
-  ASSIGN_OR_RETURN(state, trainer_->StateToLoad());
   const absl::Status filled = replica_client_->Fill(
       set, {restore.addresses().begin(), restore.addresses().end()},
       replicas_->address(), replicas_->store(), state.pieces,
@@ -63,7 +62,7 @@ absl::Status GenerationRun::RestoreFromMemory() {
                         absl::StrCat("the state of step ", set.step,
                                      " in memory: ", filled.message()));
   }
-  return trainer_->FinishFilling(set.step);
+  return set.step;
 }
 
 absl::Status GenerationRun::BeginReplicas(const JobSpec& job) {

@@ -509,7 +509,7 @@ absl::Status ReplicaClient::Fill(const ReplicaSet& set,
   ASSIGN_OR_RETURN(const Manifest manifest,
                    JoinParts({.step = set.step, .generation = set.generation},
                              std::move(parts)));
-  return LoadPieces(files, folder, manifest, pieces, target);
+  return LoadPieces(files, folder, manifest, pieces, target, &aborted_);
 }
 
 }  // namespace millrace

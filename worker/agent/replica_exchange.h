@@ -77,7 +77,8 @@ class ReplicaClient {
   // `own_address` has is read from `store`. Every byte is verified. DataLoss if
   // one differs, NotFound if a holder lacks its part, Unavailable if it is
   // gone; the pieces then hold a mixture. With `target` the pieces lie in its
-  // memory, and are filled when this returns.
+  // memory, and are filled when this returns. No thread writes into the pieces
+  // after that.
   absl::Status Fill(const ReplicaSet& set,
                     const std::vector<std::string>& addresses,
                     const std::string& own_address, const ReplicaStore& store,
@@ -94,7 +95,7 @@ class ReplicaClient {
 
   const std::string secret_;
   std::mutex mutex_;
-  bool aborted_ = false;
+  std::atomic<bool> aborted_ = false;  // Changed with the lock held.
   std::set<TimedSocket*> sockets_;
   std::unique_ptr<Channel> push_channel_;
   std::string push_address_;

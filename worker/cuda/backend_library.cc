@@ -16,12 +16,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "kernels/gemm/gemm_cublaslt.h"
 #include "planner/learn/profile_request.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/cuda/measure/profiler.h"
-#include "worker/cuda/nccl/nccl_endpoint.h"
 #include "worker/cuda/nccl/nccl_loaded_version.h"
 #include "worker/cuda/nccl/nccl_version.h"
 #include "worker/cuda/ops/kernel_choices.h"
@@ -149,12 +147,7 @@ class LibraryBackend final : public CudaBackend {
                                .nccl = NcclVersionName(nccl_version)};
   }
 
-  void WarmUp(int32_t device_idx) override {
-    if (cudaSetDevice(device_idx) != cudaSuccess) return;
-    if (cudaFree(nullptr) != cudaSuccess) return;
-    BeginCublasLt().IgnoreError();
-    WarmUpNccl(device_idx).IgnoreError();
-  }
+  void WarmUp(int32_t device_idx) override { WarmUpCuda(device_idx); }
 
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerOptions& options, int32_t device_idx,

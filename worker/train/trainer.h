@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
-#include "fault/load_target.h"
 #include "fault/training_state.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
@@ -28,6 +27,7 @@
 #include "worker/communicate/communicator.h"
 #include "worker/data/batch_source.h"
 #include "worker/train/progress_board.h"
+#include "worker/train/state_loader.h"
 #include "worker/train/state_snapshot.h"
 
 namespace millrace {
@@ -50,6 +50,10 @@ struct TrainerOptions {
   // Copies of the state in memory will be taken, whatever the job's checkpoints
   // are.
   bool takes_replicas = false;
+  // Loads the state that training goes on from, as soon as there is memory for
+  // it and beside all that follows; none: training begins at initial weights.
+  // Its errors are those of making the trainer.
+  std::optional<StateLoader> loader;
 };
 
 struct StepRequest {
@@ -102,14 +106,6 @@ struct AnswerPass {
   // last.
   std::vector<float> log_probabilities;
   bool vote = false;  // Some rank voted.
-};
-
-// A training state to be loaded from files or from other processes' memory.
-struct LoadableState {
-  std::vector<StatePiece> pieces;
-  // In whose memory the pieces lie; null: the host's. Must be gone before the
-  // trainer.
-  std::unique_ptr<LoadTarget> target;
 };
 
 // The time that a part of making a trainer or of loading its state took.

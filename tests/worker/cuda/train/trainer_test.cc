@@ -16,8 +16,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "fault/checkpoint.h"
-#include "fault/faulty_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/simulate/timeline.h"
@@ -376,33 +374,6 @@ TEST_P(CudaTrainerTest, GoesOnFromALoadedState) {
   EXPECT_EQ(results.front().step, 5);
   EXPECT_TRUE(BitEqual(CopyState(*second), expected));
   EXPECT_EQ(*second->RunValidation(1), expected_validation);
-}
-
-// Goal: a state that is loaded to the device at once is the one that was saved,
-// and training goes on from it bit by bit. Method: a checkpoint in memory,
-// loaded into another trainer.
-TEST_P(CudaTrainerTest, LoadsFilesToTheDevice) {
-  JobSpec job = Job();
-  job.training.deterministic = true;
-  CutBatches batches(job, 0);
-  auto first = OnGpu(job, GetParam(), batches);
-  Train(*first, 3);
-  FaultyFileSystem files;
-  const CheckpointInfo info = {.step = 3, .layout = LayoutOf(GetParam())};
-  const auto entry =
-      WriteCheckpointPart(files, "saved", info, Rank{0}, *first->ReadState());
-  ASSERT_TRUE(CommitCheckpoint(files, "saved", info, {*entry}, 1).ok());
-  const std::string path = ListCheckpoints(files, "saved")->front().path;
-  Train(*first, 2);
-
-  auto second = OnGpu(job, GetParam(), batches);
-  LoadableState state = *second->StateToLoad();
-  ASSERT_NE(state.target, nullptr);
-  ASSERT_TRUE(
-      LoadCheckpoint(files, path, state.pieces, state.target.get()).ok());
-  ASSERT_TRUE(second->FinishFilling(3).ok());
-  Train(*second, 2);
-  EXPECT_TRUE(BitEqual(CopyState(*second), CopyState(*first)));
 }
 
 // Goal: results lag by one step, LastResult() catches up, a vote comes back
