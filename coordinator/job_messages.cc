@@ -275,8 +275,7 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
       OnRendezvous(session, message);
       break;
     case protocol::ToCoordinator::kGenerationRunning:
-      restore_s_ =
-          std::max(restore_s_, message.generation_running().restore_s());
+      AddStart(message.generation_running());
       ReportDamagedCopies(
           {message.generation_running().damaged_copies().begin(),
            message.generation_running().damaged_copies().end()});

@@ -2,12 +2,14 @@
 // them; see job_runner.h.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
@@ -144,6 +146,7 @@ absl::Status JobRunner::AddRestore(int64_t committed_step,
                                    protocol::StartGeneration* start) {
   source_.clear();
   restore_s_ = 0;
+  start_parts_.clear();
   restored_set_.reset();
   const int64_t expected_step = committed_step >= 0
                                     ? committed_step
@@ -171,6 +174,12 @@ absl::Status JobRunner::AddRestore(int64_t committed_step,
   protocol::ReplicaRestore* restore = start->mutable_replica_restore();
   restore->set_generation(ToInt(choice->set.generation));
   restore->set_step(choice->set.step);
+  std::map<WorkerIdx, std::string> domains;
+  const std::vector<std::string> of_members = FailureDomains(plan_->members);
+  for (size_t i = 0; i < of_members.size(); ++i) {
+    domains[plan_->members[i]] = of_members[i];
+  }
+  restore->set_renew(NeedsNewCopies(HeldReplicas(), choice->set, domains));
   int64_t num_bytes = 0;
   for (const HeldReplica& part : choice->parts) {
     restore->add_addresses(replicas_[part.holder].address());
@@ -188,17 +197,37 @@ void JobRunner::NoteSource(const std::string& source, int64_t step) {
   source_ = absl::StrCat("from ", source, ", ", StepsTrainedAgain(again));
 }
 
+void JobRunner::AddStart(const protocol::GenerationRunning& running) {
+  restore_s_ = std::max(restore_s_, running.restore_s());
+  for (const protocol::StartPart& part : running.parts()) {
+    const auto found = std::find_if(
+        start_parts_.begin(), start_parts_.end(),
+        [&](const auto& entry) { return entry.first == part.name(); });
+    if (found == start_parts_.end()) {
+      start_parts_.emplace_back(part.name(), part.seconds());
+    } else {
+      found->second = std::max(found->second, part.seconds());
+    }
+  }
+}
+
 void JobRunner::ReportSource(int64_t step) {
   replica_tries_.clear();
   restored_set_.reset();
   if (source_.empty()) return;
   progress_->Line(absl::StrCat("state of step ", step, " ", source_, ", in ",
                                FormatSeconds(restore_s_)));
+  std::vector<std::string> parts;
+  for (const auto& [name, seconds] : start_parts_) {
+    parts.push_back(absl::StrCat(name, " ", FormatSeconds(seconds)));
+  }
   output_->Event(
       {.event = "restored",
        .generation = ToInt(state_->generation()),
        .step = step,
-       .detail = absl::StrCat(source_, ", in ", FormatSeconds(restore_s_))});
+       .detail = absl::StrCat(
+           source_, ", in ", FormatSeconds(restore_s_),
+           "; each part on the slowest rank: ", absl::StrJoin(parts, ", "))});
   source_.clear();
 }
 

@@ -282,6 +282,7 @@ class JobRunner {
   std::vector<std::string> PartnerAddresses() const;
   void NoteSource(const std::string& source, int64_t step);
   void ReportSource(int64_t step);
+  void AddStart(const protocol::GenerationRunning& running);
   void OnReplicaStep(Rank rank, const protocol::StepDone& step);
   void ReportSkipped(const ResumeChoice& choice);
   // Copies that this process has passed over since it last asked.
@@ -448,6 +449,8 @@ class JobRunner {
   std::set<ReplicaSet> refused_replicas_;
   std::string source_;    // Of the generation's state; empty: not a recovery.
   double restore_s_ = 0;  // On the slowest rank.
+  // What ranks did before their first step, each part on its slowest rank.
+  std::vector<std::pair<std::string, double>> start_parts_;
 
   std::optional<StepObserver> observer_;  // Since the first measured step.
   std::optional<Layout> observed_layout_;

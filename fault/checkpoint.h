@@ -8,6 +8,7 @@
 #ifndef MILLRACE_FAULT_CHECKPOINT_H_
 #define MILLRACE_FAULT_CHECKPOINT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "fault/file_system.h"
+#include "fault/load_target.h"
 #include "fault/training_state.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
@@ -109,10 +111,14 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
 // Fills every piece (owned or not) from the checkpoint, whatever layout wrote
 // it. Checksums of what is read are verified. InvalidArgument if a tensor is
 // missing or has another shape; then nothing has been changed. After any other
-// error the pieces hold a mixture.
+// error the pieces hold a mixture. With `target` the pieces lie in its memory,
+// and are filled when this returns. Once `stop` is true, which may be null, no
+// further chunk is begun, and the error is Aborted. No thread writes into the
+// pieces after this has returned.
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(
     FileSystem& files, const std::string& path,
-    const std::vector<StatePiece>& pieces);
+    const std::vector<StatePiece>& pieces, LoadTarget* target = nullptr,
+    const std::atomic<bool>* stop = nullptr);
 
 }  // namespace millrace
 

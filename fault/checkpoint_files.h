@@ -4,11 +4,13 @@
 #ifndef MILLRACE_FAULT_CHECKPOINT_FILES_H_
 #define MILLRACE_FAULT_CHECKPOINT_FILES_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "fault/file_system.h"
+#include "fault/load_target.h"
 #include "fault/manifest.h"
 #include "fault/training_state.h"
 
@@ -30,7 +32,9 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
 // LoadCheckpoint() of the step's folder `folder`, whose manifest is known.
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
                         const Manifest& manifest,
-                        const std::vector<StatePiece>& pieces);
+                        const std::vector<StatePiece>& pieces,
+                        LoadTarget* target = nullptr,
+                        const std::atomic<bool>* stop = nullptr);
 
 }  // namespace millrace
 

@@ -1,9 +1,11 @@
 // Reading checkpoints: verify, load under any layout.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -89,22 +91,27 @@ CheckedBytes ChunkOf(const ManifestPiece& piece, int64_t chunk_idx) {
 
 // The bytes that come after each other in one copy of a part.
 absl::Status ReadBytes(const RandomAccessFile& copy, const std::string& path,
-                       const CheckedBytes& bytes, std::vector<float>& buffer) {
-  buffer.resize(static_cast<size_t>(
-      (bytes.num_bytes + kLoadedElementBytes - 1) / kLoadedElementBytes));
-  RETURN_IF_ERROR(copy.Read(bytes.offset, bytes.num_bytes, buffer.data()));
-  if (Checksum(buffer.data(), bytes.num_bytes) == bytes.checksum) {
+                       const CheckedBytes& bytes, float* out) {
+  RETURN_IF_ERROR(copy.Read(bytes.offset, bytes.num_bytes, out));
+  if (Checksum(out, bytes.num_bytes) == bytes.checksum) {
     return absl::OkStatus();
   }
   return ChecksumMismatch(path, bytes.name);
 }
 
+// Makes room in `buffer`, and returns it.
+float* RoomFor(const CheckedBytes& bytes, std::vector<float>& buffer) {
+  buffer.resize(static_cast<size_t>(
+      (bytes.num_bytes + kLoadedElementBytes - 1) / kLoadedElementBytes));
+  return buffer.data();
+}
+
 // The same, from another copy where those of `file` are damaged.
 absl::Status ReadFromAnyCopy(FileSystem& files, const RandomAccessFile& file,
                              const std::string& path, const CheckedBytes& bytes,
-                             std::vector<float>& buffer) {
+                             float* out) {
   const auto read = [&](const RandomAccessFile& copy) {
-    return ReadBytes(copy, path, bytes, buffer);
+    return ReadBytes(copy, path, bytes, out);
   };
   const absl::Status status = read(file);
   return status.ok() ? status : ReadAnotherCopy(files, path, status, read);
@@ -148,13 +155,14 @@ absl::Status VerifySomeParts(FileSystem& files, const std::string& folder,
       return absl::OkStatus();
     }));
   }
-  return ParallelFor(
-      static_cast<int64_t>(order.size()), NumCopyThreads(), [&](int64_t i) {
-        thread_local std::vector<float> buffer;
-        const PartBytes& part = opened[order[i].first];
-        return ReadFromAnyCopy(files, *part.file, part.path,
-                               part.bytes[order[i].second], buffer);
-      });
+  return ParallelFor(static_cast<int64_t>(order.size()), NumCopyThreads(),
+                     [&](int64_t i) {
+                       thread_local std::vector<float> buffer;
+                       const PartBytes& part = opened[order[i].first];
+                       const CheckedBytes& bytes = part.bytes[order[i].second];
+                       return ReadFromAnyCopy(files, *part.file, part.path,
+                                              bytes, RoomFor(bytes, buffer));
+                     });
 }
 
 absl::Status VerifyParts(FileSystem& files, const std::string& folder,
@@ -179,7 +187,7 @@ absl::Status VerifyCopiesOfPart(FileSystem& files, const std::string& path,
     absl::Status status = CheckSize(*copy.file, path, part);
     if (status.ok()) {
       status = ReadAll(part, [&](const CheckedBytes& bytes) {
-        return ReadBytes(*copy.file, path, bytes, buffer);
+        return ReadBytes(*copy.file, path, bytes, RoomFor(bytes, buffer));
       });
     }
     if (status.ok()) {
@@ -213,11 +221,12 @@ int64_t EndRow(const BoxRun& run) {
   return run.box.row_begin + (run.end + width - 1) / width;
 }
 
-// Copies what the stored run and the wanted piece share, row segment by row
-// segment, or only counts it if `data` is null. `data` is element stored.begin.
-// Returns the number of elements.
-int64_t CopyShared(const BoxRun& stored, const float* data,
-                   const StatePiece& piece) {
+// Calls copy(to, from, count) for what the stored run and the wanted piece
+// share, row segment by row segment: elements of the piece's data from `to` on,
+// of the run's from `from` on. Returns the number of elements.
+int64_t ForEachShared(
+    const BoxRun& stored, const StatePiece& piece,
+    absl::FunctionRef<void(int64_t to, int64_t from, int64_t count)> copy) {
   const BoxRun wanted = {piece.box, piece.begin, piece.end};
   if (stored.begin == stored.end || wanted.begin == wanted.end) return 0;
   const int64_t row_begin = std::max(FirstRow(stored), FirstRow(wanted));
@@ -246,11 +255,7 @@ int64_t CopyShared(const BoxRun& stored, const float* data,
         std::max({int64_t{0}, stored.begin - from, wanted.begin - to});
     const int64_t end = std::min({segment, stored.end - from, wanted.end - to});
     if (begin >= end) continue;
-    if (data != nullptr) {
-      std::memcpy(piece.data + (to + begin - wanted.begin),
-                  data + (from + begin - stored.begin),
-                  static_cast<size_t>((end - begin) * kLoadedElementBytes));
-    }
+    copy(to + begin - wanted.begin, from + begin - stored.begin, end - begin);
     num_copied += end - begin;
   }
   return num_copied;
@@ -329,7 +334,8 @@ absl::StatusOr<LoadList> ListChunks(FileSystem& files,
                                    .chunk_idx = static_cast<int64_t>(i)};
         int64_t num_shared = 0;
         for (WantedPiece& w : wants->second) {
-          const int64_t shared = CopyShared(chunk.run(), nullptr, *w.piece);
+          const int64_t shared = ForEachShared(
+              chunk.run(), *w.piece, [](int64_t, int64_t, int64_t) {});
           w.num_filled += shared;
           num_shared += shared;
         }
@@ -340,18 +346,74 @@ absl::StatusOr<LoadList> ListChunks(FileSystem& files,
   return list;
 }
 
-absl::Status LoadChunk(const ChunkToLoad& chunk) {
-  // Kept by each thread, since new memory for each chunk costs as much as
-  // reading.
-  thread_local std::vector<float> buffer;
+// Reads a chunk into `buffer` and calls copy(to, from, count) for each run of
+// elements that a piece takes of it.
+absl::Status LoadChunk(
+    const ChunkToLoad& chunk, float* buffer,
+    absl::FunctionRef<absl::Status(float*, const float*, int64_t)> copy) {
   RETURN_IF_ERROR(ReadFromAnyCopy(*chunk.files, *chunk.file, *chunk.path,
                                   ChunkOf(*chunk.stored, chunk.chunk_idx),
                                   buffer));
+  absl::Status status;
   for (const WantedPiece& w : *chunk.wanted) {
-    CopyShared(chunk.run(), buffer.data(), *w.piece);
+    ForEachShared(chunk.run(), *w.piece,
+                  [&](int64_t to, int64_t from, int64_t count) {
+                    if (!status.ok()) return;
+                    status = copy(w.piece->data + to, buffer + from, count);
+                  });
   }
-  return absl::OkStatus();
+  return status;
 }
+
+absl::Status LoadToHost(const ChunkToLoad& chunk) {
+  // Kept by each thread, since new memory for each chunk costs as much as
+  // reading.
+  thread_local std::vector<float> buffer;
+  return LoadChunk(
+      chunk, RoomFor(ChunkOf(*chunk.stored, chunk.chunk_idx), buffer),
+      [](float* to, const float* from, int64_t count) {
+        std::memcpy(to, from, static_cast<size_t>(count * kLoadedElementBytes));
+        return absl::OkStatus();
+      });
+}
+
+// The lanes of a target, one for each thread that loads at a time.
+class Lanes {
+ public:
+  explicit Lanes(LoadTarget* target) : target_(*target) {}
+
+  absl::Status Load(const ChunkToLoad& chunk) {
+    std::unique_ptr<LoadTarget::Lane> lane;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!idle_.empty()) {
+        lane = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (lane == nullptr) {
+      ASSIGN_OR_RETURN(lane, target_.OpenLane());
+    }
+    ASSIGN_OR_RETURN(float* const buffer, lane->Buffer());
+    RETURN_IF_ERROR(LoadChunk(chunk, buffer,
+                              [&](float* to, const float* from, int64_t count) {
+                                return lane->Copy(to, from, count);
+                              }));
+    std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(lane));
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    for (const auto& lane : idle_) RETURN_IF_ERROR(lane->Finish());
+    return absl::OkStatus();
+  }
+
+ private:
+  LoadTarget& target_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<LoadTarget::Lane>> idle_;
+};
 
 }  // namespace
 
@@ -359,7 +421,8 @@ absl::Status LoadChunk(const ChunkToLoad& chunk) {
 // that recovers waits for it; chunks share no elements, so several do.
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
                         const Manifest& manifest,
-                        const std::vector<StatePiece>& pieces) {
+                        const std::vector<StatePiece>& pieces,
+                        LoadTarget* target, const std::atomic<bool>* stop) {
   WantedByTensor wanted;
   for (const StatePiece& piece : pieces) {
     RETURN_IF_ERROR(CheckShape(manifest, folder, piece));
@@ -378,8 +441,18 @@ absl::Status LoadPieces(FileSystem& files, const std::string& folder,
       }
     }
   }
-  return ParallelFor(static_cast<int64_t>(list.chunks.size()), NumCopyThreads(),
-                     [&](int64_t i) { return LoadChunk(list.chunks[i]); });
+  const auto num_chunks = static_cast<int64_t>(list.chunks.size());
+  std::optional<Lanes> lanes;
+  if (target != nullptr) lanes.emplace(target);
+  const auto load = [&](int64_t i) -> absl::Status {
+    if (stop != nullptr && *stop) {
+      return absl::AbortedError(absl::StrCat(folder, ": loading was stopped"));
+    }
+    return lanes.has_value() ? lanes->Load(list.chunks[i])
+                             : LoadToHost(list.chunks[i]);
+  };
+  RETURN_IF_ERROR(ParallelFor(num_chunks, NumCopyThreads(), load));
+  return lanes.has_value() ? lanes->Finish() : absl::OkStatus();
 }
 
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
@@ -487,9 +560,10 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(
     FileSystem& files, const std::string& path,
-    const std::vector<StatePiece>& pieces) {
+    const std::vector<StatePiece>& pieces, LoadTarget* target,
+    const std::atomic<bool>* stop) {
   ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
-  RETURN_IF_ERROR(LoadPieces(files, path, manifest, pieces));
+  RETURN_IF_ERROR(LoadPieces(files, path, manifest, pieces, target, stop));
   return std::move(manifest.info);
 }
 

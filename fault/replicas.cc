@@ -82,6 +82,31 @@ std::optional<ReplicaChoice> ChooseReplicas(
   return std::nullopt;
 }
 
+bool NeedsNewCopies(const std::vector<HeldReplica>& held, const ReplicaSet& set,
+                    const std::map<WorkerIdx, std::string>& domains) {
+  struct Holders {
+    std::set<WorkerIdx> workers;
+    std::set<std::string> domains;
+  };
+  std::map<Rank, Holders> holders;
+  for (const HeldReplica& replica : held) {
+    if (replica.part.set != set) continue;
+    Holders& of_part = holders[replica.part.rank];
+    const auto domain = domains.find(replica.holder);
+    if (domain == domains.end()) continue;
+    of_part.workers.insert(replica.holder);
+    of_part.domains.insert(domain->second);
+  }
+  std::set<std::string> all_domains;
+  for (const auto& [worker, domain] : domains) all_domains.insert(domain);
+  const size_t num_workers = std::min<size_t>(domains.size(), 2);
+  const size_t num_domains = std::min<size_t>(all_domains.size(), 2);
+  return std::any_of(holders.begin(), holders.end(), [&](const auto& entry) {
+    return entry.second.workers.size() < num_workers ||
+           entry.second.domains.size() < num_domains;
+  });
+}
+
 std::string ReasonAgainstReplicas(const std::vector<HeldReplica>& held,
                                   int64_t least_step,
                                   const std::set<ReplicaSet>& refused) {

@@ -9,6 +9,7 @@
 #define MILLRACE_FAULT_REPLICAS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -59,6 +60,13 @@ struct ReplicaChoice {
 std::optional<ReplicaChoice> ChooseReplicas(
     const std::vector<HeldReplica>& held, int64_t least_step,
     const std::set<ReplicaSet>& refused);
+
+// Whether some part of `set` has fewer holders among the job's workers than
+// newly taken copies would have: two, in two failure domains where there are
+// several. `domains` has the failure domain (ReplicaPartners() calls it a host)
+// of each worker.
+bool NeedsNewCopies(const std::vector<HeldReplica>& held, const ReplicaSet& set,
+                    const std::map<WorkerIdx, std::string>& domains);
 
 // Why the newest set that is newer than `least_step`'s is not used: which
 // ranks' parts nobody has. Empty if no part is newer than that step.

@@ -273,6 +273,12 @@ absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Heuristic(
 
 }  // namespace
 
+absl::Status BeginCublasLt() {
+  int device = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "ask for the device"));
+  return HandleOf(device).status();
+}
+
 absl::Status CheckLtVersion(const GemmAlgorithm& algorithm) {
   const std::vector<absl::string_view> parts =
       absl::StrSplit(algorithm.text, '/');

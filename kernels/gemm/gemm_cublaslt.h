@@ -49,6 +49,10 @@ struct LtAlgorithm {
   int64_t workspace_bytes;
 };
 
+// Makes the library ready on the current device, which the first plan does
+// otherwise.
+absl::Status BeginCublasLt();
+
 // One problem with one algorithm. Move-only.
 class LtMatmul {
  public:

@@ -58,6 +58,7 @@ struct ParameterBox {
   int64_t num_elements() const {
     return (row_end - row_begin) * (col_end - col_begin);
   }
+  friend bool operator==(const ParameterBox&, const ParameterBox&) = default;
 };
 ParameterBox TensorBox(const Parameter& parameter, int32_t tensor_size,
                        int32_t tensor_idx);

@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "base/parallel.h"
 #include "fault/checkpoint_files.h"
 #include "fault/faulty_file_system.h"
 #include "fault/manifest.h"
@@ -134,6 +139,119 @@ TEST(CheckpointTest, LoadsAcrossChunkBorders) {
   const std::string path = ListCheckpoints(files, kDirectory)->front().path;
   ASSERT_TRUE(LoadCheckpoint(files, path, wanted).ok());
   EXPECT_EQ(loaded, values);
+}
+
+// Memory that takes copies when their lane waits for them, as a device may:
+// what is read into a buffer before then would come out wrong.
+class LateTarget : public LoadTarget {
+ public:
+  absl::StatusOr<std::unique_ptr<Lane>> OpenLane() override {
+    return std::make_unique<LateLane>();
+  }
+
+ private:
+  class LateLane : public Lane {
+   public:
+    absl::StatusOr<float*> Buffer() override {
+      current_ = 1 - current_;
+      Do(copies_[current_]);
+      buffers_[current_].resize(kChunkBytes / sizeof(float));
+      return buffers_[current_].data();
+    }
+    absl::Status Copy(float* to, const float* from, int64_t count) override {
+      copies_[current_].push_back({to, from, count});
+      return absl::OkStatus();
+    }
+    absl::Status Finish() override {
+      for (std::vector<LateCopy>& copies : copies_) Do(copies);
+      return absl::OkStatus();
+    }
+
+   private:
+    struct LateCopy {
+      float* to;
+      const float* from;
+      int64_t count;
+    };
+    static void Do(std::vector<LateCopy>& copies) {
+      for (const LateCopy& copy : copies) {
+        std::copy_n(copy.from, copy.count, copy.to);
+      }
+      copies.clear();
+    }
+    std::array<std::vector<float>, 2> buffers_;
+    std::array<std::vector<LateCopy>, 2> copies_;
+    size_t current_ = 0;
+  };
+};
+
+// Goal: what is loaded to a device's memory is complete when the call returns,
+// under another layout too. Method: a target that copies as late as it may.
+TEST(CheckpointTest, LoadsToADevice) {
+  const Layout written = {.data = 2, .zero = 1};
+  FaultyFileSystem files;
+  SaveNew(files, written, 7);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  for (const Layout& loaded : {written, Layout{.tensor = 2}}) {
+    std::vector<RankState> state = MakeState(TinyModel(), loaded);
+    for (const RankState& rank : state) {
+      LateTarget target;
+      const auto info = LoadCheckpoint(files, path, rank.pieces, &target);
+      ASSERT_TRUE(info.ok()) << info.status();
+    }
+    EXPECT_EQ(CountWrong(state, 7), 0) << LayoutToString(loaded);
+  }
+}
+
+// Asks for an end with the first chunk, and counts chunks.
+class EndingTarget : public LoadTarget {
+ public:
+  std::atomic<bool> stop = false;
+  std::atomic<int> num_chunks = 0;
+
+  absl::StatusOr<std::unique_ptr<Lane>> OpenLane() override {
+    return std::make_unique<EndingLane>(this);
+  }
+
+ private:
+  class EndingLane : public Lane {
+   public:
+    explicit EndingLane(EndingTarget* target)
+        : target_(*target), buffer_(kChunkBytes / sizeof(float)) {}
+    absl::StatusOr<float*> Buffer() override {
+      target_.stop = true;
+      ++target_.num_chunks;
+      return buffer_.data();
+    }
+    absl::Status Copy(float*, const float*, int64_t) override {
+      return absl::OkStatus();
+    }
+    absl::Status Finish() override { return absl::OkStatus(); }
+
+   private:
+    EndingTarget& target_;
+    std::vector<float> buffer_;
+  };
+};
+
+// Goal: a load that is told to stop begins no further chunk, and is an error.
+// Method: it is told so in its first chunk.
+TEST(CheckpointTest, LoadingStops) {
+  FaultyFileSystem files;
+  SaveNew(files, {}, 7);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  const std::vector<RankState> state = MakeState(TinyModel(), {});
+  const std::vector<StatePiece>& pieces = state.front().pieces;
+  EndingTarget target;
+  const auto info = LoadCheckpoint(files, path, pieces, &target, &target.stop);
+  EXPECT_EQ(info.status().code(), absl::StatusCode::kAborted) << info.status();
+  // Each thread may have begun one.
+  EXPECT_LE(target.num_chunks, NumCopyThreads());
+  EXPECT_GT(pieces.size(), static_cast<size_t>(NumCopyThreads()));
+  EXPECT_EQ(LoadCheckpoint(files, path, pieces, nullptr, &target.stop)
+                .status()
+                .code(),
+            absl::StatusCode::kAborted);
 }
 
 // Goal: `keep` holds, remains of saves that never committed go away, and later

@@ -134,6 +134,32 @@ TEST(ReplicasTest, PartnersAreOnOtherHosts) {
   }
 }
 
+// Goal: new copies are asked for exactly where a part would gain a holder.
+// Method: by hand, on one host and on two; holders outside of the job do not
+// count.
+TEST(ReplicasTest, KnowsWhereCopiesAreFew) {
+  const ReplicaSet set = {Generation{3}, 20};
+  const std::map<WorkerIdx, std::string> one_host = {{WorkerIdx{0}, "a"},
+                                                     {WorkerIdx{1}, "a"}};
+  const std::map<WorkerIdx, std::string> two_hosts = {
+      {WorkerIdx{0}, "a"}, {WorkerIdx{1}, "a"}, {WorkerIdx{2}, "b"}};
+  std::vector<HeldReplica> held = {Held(0, 3, 20, 0, 2), Held(1, 3, 20, 1, 2),
+                                   Held(1, 3, 20, 0, 2, ReplicaKind::kCopy),
+                                   Held(0, 3, 10, 1, 2)};
+  EXPECT_TRUE(NeedsNewCopies(held, set, one_host));  // Of rank 1's part.
+  held.push_back(Held(7, 3, 20, 1, 2, ReplicaKind::kCopy));
+  EXPECT_TRUE(NeedsNewCopies(held, set, one_host));
+  held.push_back(Held(0, 3, 20, 1, 2, ReplicaKind::kCopy));
+  EXPECT_FALSE(NeedsNewCopies(held, set, one_host));
+  EXPECT_TRUE(NeedsNewCopies(held, set, two_hosts));
+  held.push_back(Held(2, 3, 20, 0, 2, ReplicaKind::kCopy));
+  held.push_back(Held(2, 3, 20, 1, 2, ReplicaKind::kCopy));
+  EXPECT_FALSE(NeedsNewCopies(held, set, two_hosts));
+  // A single worker has nobody to give a copy to.
+  EXPECT_FALSE(
+      NeedsNewCopies({Held(0, 3, 20, 0, 1)}, set, {{WorkerIdx{0}, "a"}}));
+}
+
 // Goal: a layout whose ranks hold each other's state anyway is known, and one
 // that would lose state with a host is not taken for it.
 TEST(ReplicasTest, KnowsLiveReplicas) {

@@ -1,6 +1,7 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -525,7 +526,7 @@ void Cluster::RunStep(Generation generation) {
   // The state of a step is there when the step has been taken.
   if (stepping_ != generation) {
     stepping_ = generation;
-    if (interval > 0 && begun > 0) {
+    if (interval > 0 && begun > 0 && std::exchange(renews_, false)) {
       TakeReplicas(generation, begun);  // What was restored.
     }
     At(StepSeconds(generation), [this, generation] { RunStep(generation); });

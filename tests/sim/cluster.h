@@ -197,6 +197,11 @@ class Cluster {
   void ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner);
   bool IsAtWork(WorkerIdx worker, Generation generation) const;
   int64_t ChooseStep(const BeginGeneration& action);
+  int32_t HostOf(WorkerIdx worker) const {
+    return ToInt(worker) / options_.devices_per_agent;
+  }
+  // Of the generation's members.
+  int32_t NumHostsAway(Generation generation) const;
 
   const ClusterOptions options_;
   std::mt19937_64 random_;
@@ -237,6 +242,7 @@ class Cluster {
   std::map<int64_t, std::vector<WorkerIdx>> generation_members_;
   int32_t num_sending_ = 0;  // In the newest generation that took copies.
   Generation sending_{};
+  bool renews_ = false;  // The restored state is to be copied at first.
   // The newest set that arrived everywhere, and the hosts that were away since.
   ReplicaSet whole_;
   int32_t num_absences_ = 0;

@@ -1,6 +1,7 @@
 // Copies of the training state in memory; see cluster.h.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -46,7 +47,7 @@ void Cluster::TakeReplicas(Generation generation, int64_t step) {
   const std::vector<WorkerIdx>& ranks = generation_members_[ToInt(generation)];
   std::vector<std::string> hosts;
   for (WorkerIdx worker : ranks) {
-    hosts.push_back(absl::StrCat(ToInt(worker) / options_.devices_per_agent));
+    hosts.push_back(absl::StrCat(HostOf(worker)));
   }
   const std::vector<std::optional<Rank>> partners = ReplicaPartners(hosts);
   sending_ = generation;
@@ -86,12 +87,16 @@ void Cluster::ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner) {
   AddReplica(partner, copy);
   if (--num_sending_ > 0) return;
   whole_ = replica.part.set;
-  std::set<int32_t> gone;  // Since they sent theirs.
-  for (WorkerIdx worker : generation_members_[ToInt(generation)]) {
-    const int32_t agent_idx = ToInt(worker) / options_.devices_per_agent;
-    if (!IsReachable(agent_idx)) gone.insert(agent_idx);
+  num_absences_ = NumHostsAway(generation);  // Since they sent theirs.
+}
+
+int32_t Cluster::NumHostsAway(Generation generation) const {
+  std::set<int32_t> away;
+  for (WorkerIdx worker : generation_members_.at(ToInt(generation))) {
+    const int32_t agent_idx = HostOf(worker);
+    if (!IsReachable(agent_idx)) away.insert(agent_idx);
   }
-  num_absences_ = static_cast<int32_t>(gone.size());
+  return static_cast<int32_t>(away.size());
 }
 
 // The state machine has cleared all workers, so all that is held is known.
@@ -111,6 +116,15 @@ int64_t Cluster::ChooseStep(const BeginGeneration& action) {
     }
   }
   const auto choice = ChooseReplicas(held, on_disk, {});
+  std::map<WorkerIdx, std::string> domains;
+  for (WorkerIdx worker : action.members) {
+    domains[worker] = absl::StrCat(HostOf(worker));
+  }
+  renews_ = !choice.has_value() || NeedsNewCopies(held, choice->set, domains);
+  // It is held as a set is that has just arrived everywhere.
+  if (!renews_ && choice->set == whole_) {
+    num_absences_ = NumHostsAway(action.generation);
+  }
   const int64_t step = choice.has_value() ? choice->set.step : on_disk;
   if (num_absences_ <= 1 && step < whole_.step) {
     Violate(absl::StrCat(

@@ -72,15 +72,21 @@ GenerationRun::~GenerationRun() {
 }
 
 void GenerationRun::Abort() {
-  store_.Abort();
   aborted_ = true;
+  EndStart();
   writer_->Abandon();
-  if (checkpoints_ != nullptr) checkpoints_->Abort();
   replicas_->Abandon();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (trainer_ != nullptr) trainer_->Abort();
+}
+
+void GenerationRun::EndStart() {
+  start_ended_ = true;
+  store_.Abort();
+  if (checkpoints_ != nullptr) checkpoints_->Abort();
   replica_client_->Abort();
   std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_ != nullptr) communicators_->Abort();
-  if (trainer_ != nullptr) trainer_->Abort();
 }
 
 bool GenerationRun::WaitUntilEnded(absl::Duration timeout) {
@@ -115,17 +121,10 @@ void GenerationRun::Run(absl::Status status) {
   // Most errors of CUDA are Internal, and leave the process without the device.
   device_lost_ =
       job.ok() && job->resources.uses_cuda() && absl::IsInternal(status);
+  if (!status.ok()) ReportFailure(status);
   std::unique_ptr<Trainer> trainer;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!status.ok() && !aborted_) {
-      protocol::ToCoordinator message = NewMessage();
-      message.mutable_generation_failed()->set_code(
-          static_cast<int>(status.code()));
-      message.mutable_generation_failed()->set_message(
-          std::string(status.message()));
-      client_->SendReliably(std::move(message));
-    }
     trainer = std::move(trainer_);
   }
   // Here, so that a device that hangs is noticed by who waits for the end.
@@ -139,6 +138,17 @@ void GenerationRun::Run(absl::Status status) {
   std::lock_guard<std::mutex> lock(mutex_);
   ended_ = true;
   changed_.notify_all();
+}
+
+void GenerationRun::ReportFailure(const absl::Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_ || std::exchange(failure_is_reported_, true)) return;
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_generation_failed()->set_code(
+      static_cast<int>(status.code()));
+  message.mutable_generation_failed()->set_message(
+      std::string(status.message()));
+  client_->SendReliably(std::move(message));
 }
 
 absl::Status GenerationRun::Measure(const JobSpec& job) {
@@ -177,6 +187,7 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
     return absl::FailedPreconditionError(
         absl::StrCat("data: ", data.message()));
   }
+  const double data_s = MonotonicSeconds() - began_s;
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
   bool has_starting_weights = false;
@@ -185,22 +196,34 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
                      PrepareReferences(job, FromMessage(message_.layout()),
                                        rank_, *trainer_, *batches_));
   }
-  RETURN_IF_ERROR(message_.has_replica_restore()
-                      ? RestoreFromMemory()
-                      : Restore(job, has_starting_weights));
-  const double restore_s = MonotonicSeconds() - made_s;
-  // Recoveries end with this line; scripts/bench_recovery reads it.
-  std::cerr << absl::StrFormat(
-                   "generation %d: trainer made in %.2f s, restored in %.2f s",
-                   ToInt(generation_), made_s - began_s, restore_s)
-            << std::endl;
-  running_ = true;
+  if (!LoadsWhileMaking(job)) {
+    RETURN_IF_ERROR(Restore(job, has_starting_weights));
+    restore_s_ = MonotonicSeconds() - made_s;
+  }
   protocol::ToCoordinator message = NewMessage();
+  std::vector<StartPart> parts = {{"data", data_s}};
+  for (StartPart& part : trainer_->start_parts()) {
+    parts.push_back(std::move(part));
+  }
+  parts.push_back({"restore", restore_s_});
+  // Recoveries end with this line; scripts/bench_recovery reads it.
+  std::string line = absl::StrFormat(
+      "generation %d: trainer made in %.2f s, restored in %.2f s",
+      ToInt(generation_), made_s - began_s, restore_s_);
+  for (const StartPart& part : parts) {
+    absl::StrAppendFormat(&line, "; %s %.3f s", part.name, part.seconds);
+    protocol::StartPart* sent =
+        message.mutable_generation_running()->add_parts();
+    sent->set_name(part.name);
+    sent->set_seconds(part.seconds);
+  }
+  std::cerr << line << std::endl;
+  running_ = true;
   message.mutable_generation_running()->set_completed_steps(
       trainer_->completed_steps());
   message.mutable_generation_running()->set_arena_bytes(
       trainer_->allocated_bytes());
-  message.mutable_generation_running()->set_restore_s(restore_s);
+  message.mutable_generation_running()->set_restore_s(restore_s_);
   message.mutable_generation_running()->set_from_memory(
       message_.has_replica_restore());
   for (const std::string& line : checkpoints_->TakeDamagedCopies()) {
@@ -244,14 +267,21 @@ absl::Status GenerationRun::MakeCommunicators() {
 }
 
 absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
-  TrainerOptions options = {.job = job,
-                            .layout = FromMessage(message_.layout()),
-                            .rank = rank_,
-                            .num_threads = options_.num_threads,
-                            .tuning = FromMessage(message_.tuning()),
-                            .batches = batches_.get(),
-                            .abort_requested = &aborted_,
-                            .progress = &progress_};
+  TrainerOptions options = {
+      .job = job,
+      .layout = FromMessage(message_.layout()),
+      .rank = rank_,
+      .num_threads = options_.num_threads,
+      .tuning = FromMessage(message_.tuning()),
+      .batches = batches_.get(),
+      .abort_requested = &start_ended_,
+      .progress = &progress_,
+      .takes_replicas = message_.replica_interval_steps() > 0};
+  if (LoadsWhileMaking(job)) {
+    options.loader = StateLoader{
+        .load = [this](const LoadableState& state) { return LoadState(state); },
+        .end = [this] { EndStart(); }};
+  }
   std::unique_ptr<Trainer> trainer;
   if (job.resources.uses_cuda()) {
     CudaBackend* backend = nullptr;
@@ -276,20 +306,40 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   return absl::OkStatus();
 }
 
+bool GenerationRun::LoadsWhileMaking(const JobSpec& job) const {
+  const bool restores =
+      message_.has_replica_restore() || !message_.restore_path().empty();
+  return restores && !job.training.trains_preferences();
+}
+
 absl::Status GenerationRun::Restore(const JobSpec& job,
                                     bool has_starting_weights) {
-  if (message_.restore_path().empty()) {
+  if (!message_.has_replica_restore() && message_.restore_path().empty()) {
     if (has_starting_weights) return absl::OkStatus();
     return LoadStartingWeights(job, trainer_.get());
   }
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->StateToFill());
-  CheckpointInfo info;
-  ASSIGN_OR_RETURN(
-      info,
-      LoadCheckpoint(*checkpoints_->files(),
-                     checkpoints_->PathOf(message_.restore_path()), state));
-  return trainer_->FinishFilling(info.step);
+  LoadableState state;
+  ASSIGN_OR_RETURN(state, trainer_->StateToLoad());
+  ASSIGN_OR_RETURN(const int64_t steps, LoadState(state));
+  return trainer_->FinishFilling(steps);
+}
+
+absl::StatusOr<int64_t> GenerationRun::LoadState(const LoadableState& state) {
+  const double began_s = MonotonicSeconds();
+  absl::StatusOr<int64_t> steps;
+  if (message_.has_replica_restore()) {
+    steps = LoadFromMemory(state);
+  } else {
+    const absl::StatusOr<CheckpointInfo> info = LoadCheckpoint(
+        *checkpoints_->files(), checkpoints_->PathOf(message_.restore_path()),
+        state.pieces, state.target.get(), &start_ended_);
+    steps = info.ok() ? absl::StatusOr<int64_t>(info->step) : info.status();
+  }
+  restore_s_ = MonotonicSeconds() - began_s;
+  // Before it ends what peers take part in: their errors would come first, and
+  // the coordinator would not hear that this state is damaged.
+  if (!steps.ok() && !start_ended_) ReportFailure(steps.status());
+  return steps;
 }
 
 // Until a GPU's first timeline nothing is known of where its steps' time went;

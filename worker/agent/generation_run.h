@@ -76,13 +76,25 @@ class GenerationRun {
   };
 
   void Run(absl::Status status);
+  // Once; not after Abort(). Thread-safe.
+  void ReportFailure(const absl::Status& status);
   absl::Status Train(const JobSpec& job);
   absl::Status Measure(const JobSpec& job);
   absl::Status MakeCommunicators();  // Those of CPU ranks.
   absl::Status BuildTrainer(const JobSpec& job);
-  // Unless the trainer has them already, starting weights are loaded.
+  // Whether the state is loaded while the trainer is made. Not where pairs are
+  // trained: passes over starting weights may come first.
+  bool LoadsWhileMaking(const JobSpec& job) const;
+  // Restores into a trainer that was made without a state. Unless it has them
+  // already, starting weights are loaded where nothing is to be restored.
   absl::Status Restore(const JobSpec& job, bool has_starting_weights);
-  absl::Status RestoreFromMemory();
+  // Fills the state from memory or from the checkpoint that was named, on any
+  // thread. Returns the steps that it has completed.
+  absl::StatusOr<int64_t> LoadState(const LoadableState& state);
+  absl::StatusOr<int64_t> LoadFromMemory(const LoadableState& state);
+  // Makes the making of the trainer and the loading of its state end soon.
+  // Thread-safe.
+  void EndStart();
   absl::Status TrainToTheEnd(const JobSpec& job);
   // Takes the next step, or leaves it out; reports what is known.
   absl::StatusOr<std::optional<StepResult>> TakeStep(const JobSpec& job);
@@ -122,7 +134,8 @@ class GenerationRun {
   // Takes the copy of the newest step, if one is due.
   absl::Status TakeReplica(const JobSpec& job);
   absl::Status TakeReplicaNow(const JobSpec& job);
-  // Before the first step: copies the state that was restored.
+  // Before the first step: copies the state that was restored, unless enough
+  // workers hold what it came from.
   absl::Status BeginReplicas(const JobSpec& job);
   // Hands it over once the step's result is known.
   absl::Status KeepReplica(int64_t known_step);
@@ -158,6 +171,7 @@ class GenerationRun {
   std::shared_ptr<const StateSnapshot> newest_snapshot_;
   std::optional<ReplicaSnapshot> begun_replica_;  // Until the keeper has it.
   double replica_wait_s_ = 0;                     // Since the last report.
+  double restore_s_ = 0;                          // How long LoadState() took.
   bool snapshot_refused_ = false;  // The newest, for want of host memory.
   bool stop_ = false;
   double last_loss_ = 0;
@@ -171,6 +185,7 @@ class GenerationRun {
   std::atomic<bool> running_ = false;
   std::atomic<bool> stop_requested_ = false;
   std::atomic<bool> aborted_ = false;
+  std::atomic<bool> start_ended_ = false;  // EndStart() was called.
   std::atomic<bool> device_lost_ = false;
   std::atomic<bool> keeps_state_ = false;
 
@@ -179,6 +194,7 @@ class GenerationRun {
   std::unique_ptr<CommunicatorFactory> communicators_;
   std::unique_ptr<Trainer> trainer_;
   bool ended_ = false;
+  bool failure_is_reported_ = false;
   int64_t checkpoint_interval_;  // Steps; 0: no schedule.
   std::deque<protocol::CheckpointInterval> later_intervals_;
   int64_t last_interval_change_ = 0;  // The step of the last of them.

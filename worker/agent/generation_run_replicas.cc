@@ -44,14 +44,14 @@ std::vector<Rank> RanksToKeep(
 
 }  // namespace
 
-absl::Status GenerationRun::RestoreFromMemory() {
+absl::StatusOr<int64_t> GenerationRun::LoadFromMemory(
+    const LoadableState& state) {
   const protocol::ReplicaRestore& restore = message_.replica_restore();
   const ReplicaSet set = {Generation{restore.generation()}, restore.step()};
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->StateToFill());
   const absl::Status filled = replica_client_->Fill(
       set, {restore.addresses().begin(), restore.addresses().end()},
-      replicas_->address(), replicas_->store(), state);
+      replicas_->address(), replicas_->store(), state.pieces,
+      state.target.get());
   if (!filled.ok()) {
     // Any error of the parts themselves means that others must do; one of the
     // network may have passed by then.
@@ -62,7 +62,7 @@ absl::Status GenerationRun::RestoreFromMemory() {
                         absl::StrCat("the state of step ", set.step,
                                      " in memory: ", filled.message()));
   }
-  return trainer_->FinishFilling(set.step);
+  return set.step;
 }
 
 absl::Status GenerationRun::BeginReplicas(const JobSpec& job) {
@@ -71,7 +71,9 @@ absl::Status GenerationRun::BeginReplicas(const JobSpec& job) {
   if (message_.replica_interval_steps() == 0 || step == 0) {
     return absl::OkStatus();
   }
-  // The copy that the state came from may be the only one.
+  if (message_.has_replica_restore() && !message_.replica_restore().renew()) {
+    return absl::OkStatus();
+  }
   RETURN_IF_ERROR(TakeReplicaNow(job));
   return KeepReplica(step);
 }
@@ -133,6 +135,12 @@ absl::Status GenerationRun::KeepReplica(int64_t known_step) {
     return absl::OkStatus();
   }
   const double began_s = MonotonicSeconds();
+  if (message_.has_replica_restore() && known_step >= first_step_) {
+    // All ranks have trained on from this set.
+    replicas_->store().DropOlder(
+        {Generation{message_.replica_restore().generation()},
+         message_.replica_restore().step()});
+  }
   ReplicaSnapshot snapshot = *std::move(begun_replica_);
   begun_replica_.reset();
   activity_ = RankActivity::kExempt;

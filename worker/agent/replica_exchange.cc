@@ -472,7 +472,8 @@ absl::Status ReplicaClient::Fill(const ReplicaSet& set,
                                  const std::vector<std::string>& addresses,
                                  const std::string& own_address,
                                  const ReplicaStore& store,
-                                 const std::vector<StatePiece>& pieces) {
+                                 const std::vector<StatePiece>& pieces,
+                                 LoadTarget* target) {
   const std::string folder = absl::StrCat("step ", set.step, " in memory");
   const auto num_ranks = static_cast<int64_t>(addresses.size());
   std::vector<ManifestFile> parts(addresses.size());
@@ -508,7 +509,7 @@ absl::Status ReplicaClient::Fill(const ReplicaSet& set,
   ASSIGN_OR_RETURN(const Manifest manifest,
                    JoinParts({.step = set.step, .generation = set.generation},
                              std::move(parts)));
-  return LoadPieces(files, folder, manifest, pieces);
+  return LoadPieces(files, folder, manifest, pieces, target, &aborted_);
 }
 
 }  // namespace millrace

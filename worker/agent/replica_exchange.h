@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "fault/load_target.h"
 #include "fault/replicas.h"
 #include "fault/training_state.h"
 #include "worker/agent/listener.h"
@@ -75,11 +76,14 @@ class ReplicaClient {
   // for. `addresses` has the holder of each rank's part, by rank; what
   // `own_address` has is read from `store`. Every byte is verified. DataLoss if
   // one differs, NotFound if a holder lacks its part, Unavailable if it is
-  // gone; the pieces then hold a mixture.
+  // gone; the pieces then hold a mixture. With `target` the pieces lie in its
+  // memory, and are filled when this returns. No thread writes into the pieces
+  // after that.
   absl::Status Fill(const ReplicaSet& set,
                     const std::vector<std::string>& addresses,
                     const std::string& own_address, const ReplicaStore& store,
-                    const std::vector<StatePiece>& pieces);
+                    const std::vector<StatePiece>& pieces,
+                    LoadTarget* target = nullptr);
 
   void Abort();
 
@@ -91,7 +95,7 @@ class ReplicaClient {
 
   const std::string secret_;
   std::mutex mutex_;
-  bool aborted_ = false;
+  std::atomic<bool> aborted_ = false;  // Changed with the lock held.
   std::set<TimedSocket*> sockets_;
   std::unique_ptr<Channel> push_channel_;
   std::string push_address_;

@@ -245,6 +245,10 @@ void ReplicaStore::DropAfter(int64_t step) {
   DropIf([&](const ReplicaSet& other) { return other.step > step; });
 }
 
+void ReplicaStore::DropOlder(const ReplicaSet& set) {
+  DropIf([&](const ReplicaSet& other) { return other < set; });
+}
+
 void ReplicaStore::Clear() {
   DropIf([](const ReplicaSet&) { return true; });
 }
@@ -259,7 +263,7 @@ void ReplicaStore::DropBefore(const ReplicaSet& set) {
     }
   }
   if (!whole.has_value()) return;
-  DropIf([&](const ReplicaSet& other) { return other < *whole; });
+  DropOlder(*whole);
 }
 
 absl::Status ReplicaStore::WriteAt(int64_t offset, const void* data,

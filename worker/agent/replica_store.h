@@ -79,6 +79,8 @@ class ReplicaStore {
 
   // Drops the parts of steps after `step`: of a history that was rolled back.
   void DropAfter(int64_t step);
+  // Drops the parts of sets before `set`.
+  void DropOlder(const ReplicaSet& set);
   void Clear();
   // Before a part of `set` is added, which is when its generation's sets of two
   // steps before and earlier are whole everywhere: drops all parts that are

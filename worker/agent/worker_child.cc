@@ -70,6 +70,7 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                       {"OMP_NUM_THREADS", threads},
                       {"OMP_WAIT_POLICY", "passive"}},
       .log_path = worker.log_path};
+  if (job.resources.uses_cuda()) child.arguments.push_back("--gpu");
   if (job.resources.transport != "nccl" &&
       std::getenv(kConnectionsVariable) == nullptr) {
     child.environment.emplace_back(kConnectionsVariable, "32");

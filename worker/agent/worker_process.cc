@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/client.h"
@@ -16,6 +18,7 @@
 #include "worker/agent/generation_run.h"
 #include "worker/agent/host_sign.h"
 #include "worker/agent/replica_keeper.h"
+#include "worker/backend/cuda_backend.h"
 
 namespace millrace {
 namespace {
@@ -28,9 +31,16 @@ class WorkerProcess {
  public:
   explicit WorkerProcess(const WorkerOptions& options) : options_(options) {}
   // A run uses client and writer.
-  ~WorkerProcess() { SetRun(nullptr); }
+  ~WorkerProcess() {
+    SetRun(nullptr);
+    if (warming_up_.joinable()) warming_up_.join();
+  }
 
   absl::Status Run() {
+    // The generation begins once the others have ended theirs.
+    if (options_.uses_gpu) {
+      warming_up_ = std::thread([this] { WarmUp(); });
+    }
     ASSIGN_OR_RETURN(
         replicas_, ReplicaKeeper::Create(options_.host_address, options_.secret,
                                          options_.replica_fd));
@@ -58,6 +68,20 @@ class WorkerProcess {
   }
 
  private:
+  void WarmUp() const {
+    const double began_s = MonotonicSeconds();
+    // Its error is met again, and reported, where the trainer is made.
+    const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
+    if (!backend.ok()) return;
+    const double loaded_s = MonotonicSeconds();
+    (*backend)->WarmUp(options_.device_idx);
+    std::cerr << absl::StrFormat(
+                     "GPU %d ready in %.2f s; libraries %.3f s, device %.3f s",
+                     options_.device_idx, MonotonicSeconds() - began_s,
+                     loaded_s - began_s, MonotonicSeconds() - loaded_s)
+              << std::endl;
+  }
+
   // On the client's thread.
   protocol::Hello MakeHello() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -155,6 +179,7 @@ class WorkerProcess {
 
   void EndRun() {
     if (run_ == nullptr) return;
+    const double began_s = MonotonicSeconds();
     run_->Abort();
     // A state that is being kept is waited for: the coordinator bounds it.
     while (!run_->WaitUntilEnded(kTearDownLimit)) {
@@ -171,10 +196,15 @@ class WorkerProcess {
                 << std::endl;
       _exit(kReplaceMeExitCode);
     }
+    std::cerr << absl::StrFormat("generation %d ended in %.2f s",
+                                 ToInt(run_->generation()),
+                                 MonotonicSeconds() - began_s)
+              << std::endl;
     SetRun(nullptr);
   }
 
   const WorkerOptions options_;
+  std::thread warming_up_;
   Generation newest_{};  // Told of; older ones are refused.
   // Changed by the main thread only; the client's thread reads it.
   std::mutex mutex_;

@@ -214,7 +214,20 @@ class CpuTrainer final : public Trainer {
     ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
     CHECK(allocated_bytes() == planned_bytes());
     moment_copies_ = std::make_unique<MomentCopies>(programs_->training);
-    InitializePieces(job_.model, PiecesInPlace(), job_.training.seed);
+    if (!options.loader.has_value()) {
+      InitializePieces(job_.model, PiecesInPlace(), job_.training.seed);
+      return Connect(options);
+    }
+    LoadableState state;
+    ASSIGN_OR_RETURN(state, StateToLoad());
+    ASSIGN_OR_RETURN(
+        const int64_t steps,
+        LoadWhile(*options.loader, state, [&] { return Connect(options); }));
+    return FinishFilling(steps);
+  }
+
+  // All that needs no contents of the state.
+  absl::Status Connect(const TrainerOptions& options) {
     kernels_ = std::make_unique<KernelCache>(options.num_threads,
                                              job_.model.rope_factors);
     ASSIGN_OR_RETURN(

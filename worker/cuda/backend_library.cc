@@ -147,6 +147,8 @@ class LibraryBackend final : public CudaBackend {
                                .nccl = NcclVersionName(nccl_version)};
   }
 
+  void WarmUp(int32_t device_idx) override { WarmUpCuda(device_idx); }
+
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerOptions& options, int32_t device_idx,
       RendezvousStore* store) override {

@@ -27,6 +27,7 @@
 #include "worker/communicate/communicator.h"
 #include "worker/data/batch_source.h"
 #include "worker/train/progress_board.h"
+#include "worker/train/state_loader.h"
 #include "worker/train/state_snapshot.h"
 
 namespace millrace {
@@ -46,6 +47,13 @@ struct TrainerOptions {
   // until it is made; may be null. On a CPU call Abort() of the factory.
   const std::atomic<bool>* abort_requested = nullptr;
   ProgressBoard* progress = nullptr;  // Borrowed for the lifetime; may be null.
+  // Copies of the state in memory will be taken, whatever the job's checkpoints
+  // are.
+  bool takes_replicas = false;
+  // Loads the state that training goes on from, as soon as there is memory for
+  // it and beside all that follows; none: training begins at initial weights.
+  // Its errors are those of making the trainer.
+  std::optional<StateLoader> loader;
 };
 
 struct StepRequest {
@@ -100,6 +108,12 @@ struct AnswerPass {
   bool vote = false;  // Some rank voted.
 };
 
+// The time that a part of making a trainer or of loading its state took.
+struct StartPart {
+  std::string name;  // "communicators"
+  double seconds = 0;
+};
+
 // Training state that outlived a failed step.
 struct KeptState {
   int64_t completed_steps = 0;
@@ -131,8 +145,9 @@ class Trainer {
   // The same state where it lies in the device's own memory, for programs that
   // read or change it in place between steps: fp32 throughout, so with bf16
   // activations the parameters are master weights. Moments that are not stored
-  // in fp32 are left out. Waits for all that was started. The memory lives as long as the trainer. After a change call
-  // TakeChanges() before the next step; collective over the world.
+  // in fp32 are left out. Waits for all that was started. The memory lives as
+  // long as the trainer. After a change call TakeChanges() before the next
+  // step; collective over the world.
   virtual absl::StatusOr<std::vector<StatePiece>> StateInPlace() = 0;
   virtual absl::Status TakeChanges() = 0;
   // To load a checkpoint: fill all pieces of StateToFill(), then call
@@ -140,6 +155,13 @@ class Trainer {
   // in between; before it the state is undefined, but for the moments of a CPU
   // that has run no step, which are zero. Collective over the world.
   virtual absl::StatusOr<std::vector<StatePiece>> StateToFill() = 0;
+  // In the place of StateToFill(), for LoadCheckpoint() and
+  // ReplicaClient::Fill(): on a GPU they load to the device at once.
+  virtual absl::StatusOr<LoadableState> StateToLoad() {
+    absl::StatusOr<std::vector<StatePiece>> pieces = StateToFill();
+    if (!pieces.ok()) return pieces.status();
+    return LoadableState{.pieces = *std::move(pieces), .target = nullptr};
+  }
   virtual absl::Status FinishFilling(int64_t completed_steps) = 0;
 
   // Done or, on a GPU, given to it.
@@ -184,6 +206,9 @@ class Trainer {
   // completed. Nothing where memory may hold half a step, as on a GPU whose
   // collectives were aborted.
   virtual std::optional<KeptState> KeepState() { return std::nullopt; }
+
+  // The parts of what was done to make the trainer that take long, in order.
+  virtual std::vector<StartPart> start_parts() const { return {}; }
 
   // Bytes of both arenas as planned and as allocated; equal, asserted.
   virtual int64_t planned_bytes() const = 0;

@@ -186,7 +186,14 @@ TEST(ReplicaExchangeTest, SaysWhyACopyFailed) {
   const absl::Status gone = client.Push(own->store(), stored, address);
   EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(gone.message(), testing::HasSubstr(address));
+  std::vector<RankState> filled = MakeState(TinyModel(), Layout{});
+  const auto fill = [&] {  // From its own store, without a connection.
+    return client.Fill({Generation{1}, 7}, {own->address()}, own->address(),
+                       own->store(), PiecesOf(filled));
+  };
+  EXPECT_EQ(fill(), absl::OkStatus());
   client.Abort();
+  EXPECT_EQ(fill().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(client.Push(own->store(), stored, own->address()).code(),
             absl::StatusCode::kAborted);
 }

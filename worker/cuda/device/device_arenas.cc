@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-constexpr absl::Duration kArenaPoll = absl::Milliseconds(50);
+constexpr absl::Duration kArenaPoll = absl::Milliseconds(5);
 
 struct Buffers {
   DeviceBuffer<std::byte> persistent, step;

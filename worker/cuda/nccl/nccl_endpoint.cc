@@ -74,6 +74,14 @@ absl::StatusOr<std::string> MakeNcclId() {
   return std::string(id.internal, sizeof(id.internal));
 }
 
+absl::Status WarmUpNccl(int32_t device_idx) {
+  ncclComm_t comm = nullptr;
+  const int device = device_idx;
+  RETURN_IF_ERROR(NcclStatus(ncclCommInitAll(&comm, 1, &device),
+                             "make a communicator of one rank"));
+  return NcclStatus(ncclCommDestroy(comm), "end a communicator of one rank");
+}
+
 NcclEndpoint::NcclEndpoint(Options options, int device)
     : options_(std::move(options)), device_(device) {}
 

@@ -33,6 +33,10 @@ absl::Status NcclStatus(ncclResult_t result, const std::string& action);
 // An id for ShareId(), as bytes.
 absl::StatusOr<std::string> MakeNcclId();
 
+// Has NCCL load its kernels and look at the machine, which the first
+// communicator of a process waits for: makes one of a single rank, and ends it.
+absl::Status WarmUpNccl(int32_t device_idx);
+
 class NcclEndpoint : public NcclCommunicator {
  public:
   struct Options {

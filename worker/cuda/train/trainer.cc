@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <future>
 #include <map>
 #include <optional>
 #include <utility>
@@ -13,13 +12,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "kernels/gemm/gemm_cublaslt.h"
 #include "worker/cuda/device/device_arenas.h"
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/device/op.h"
+#include "worker/cuda/nccl/nccl_endpoint.h"
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/ops/ops.h"
+#include "worker/cuda/train/cuda_trainer.h"
+#include "worker/cuda/train/device_load_target.h"
 #include "worker/cuda/train/executor.h"
 #include "worker/cuda/train/initialize.h"
 #include "worker/cuda/train/overrun.h"
@@ -38,123 +42,10 @@ namespace {
 // take to tell each other where they stand.
 constexpr double kStepsPerTimeout = 20;
 constexpr absl::Duration kPatience = absl::Seconds(10);
+// Memory for snapshots is made after the steps for which a recovery waits.
+constexpr int64_t kStepsBeforeSnapshots = 4;
 
-// Members are destroyed last to first.
-class CudaTrainer : public Trainer {
- public:
-  CudaTrainer(const TrainerOptions& options, int32_t device_idx,
-              RendezvousStore* store, const CudaTrainerSettings& settings)
-      : job_(options.job),
-        layout_(options.layout),
-        name_(absl::StrCat("rank ", ToInt(options.rank))),
-        rank_(options.rank),
-        coordinates_(CoordinatesOf(options.layout, options.rank)),
-        device_idx_(device_idx),
-        store_(store),
-        settings_(settings),
-        progress_(options.progress) {}
-  ~CudaTrainer() override;
-
-  absl::Status Build(const TrainerOptions& options);
-
-  const Program& program() const override { return programs_->training; }
-  absl::StatusOr<std::vector<StatePiece>> ReadState() override;
-  absl::StatusOr<std::shared_ptr<const StateSnapshot>> TakeSnapshot() override;
-  absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
-  absl::Status TakeChanges() override;
-  absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
-  absl::Status FinishFilling(int64_t completed_steps) override;
-  int64_t completed_steps() const override { return completed_steps_; }
-  absl::StatusOr<std::optional<StepResult>> RunStep(
-      const StepRequest& request) override;
-  absl::StatusOr<std::optional<StepResult>> LastResult() override;
-  absl::Status LeaveOutStep() override;
-  absl::StatusOr<double> RunValidation(int64_t num_batches) override;
-  absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch, bool vote) override;
-  int64_t planned_bytes() const override {
-    return programs_->persistent_bytes() + programs_->step_bytes();
-  }
-  int64_t allocated_bytes() const override { return arenas_->bytes(); }
-  int64_t device_bytes() const override { return device_bytes_; }
-  void Abort() override;
-
- private:
-  // Programs made ready, by CudaOpContext::num_documents.
-  using Variants = std::map<int64_t, std::unique_ptr<CudaPreparedProgram>>;
-
-  absl::Status BuildCommunication(const TrainerOptions& options);
-  absl::Status Publish();
-  absl::StatusOr<CudaPreparedProgram*> Prepare(const Program& program,
-                                               int64_t num_documents,
-                                               Variants& variants);
-  double* Scalars(const Program& program) const {
-    return reinterpret_cast<double*>(
-        arenas_->At(program.buffers[program.scalars_buffer]));
-  }
-
-  // Makes the device current and refuses what comes after a failure.
-  absl::Status Begin();
-  absl::Status EnqueueStep(const StepRequest& request, RunRecord& record);
-  // Behind a run.
-  absl::Status EnqueueEnd(const CudaPreparedProgram& prepared,
-                          RunRecord& record) {
-    return record.EnqueueEnd(Scalars(prepared.program()), executor_->stream());
-  }
-  // Returns the pass's scalars, summed over the world.
-  absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote);
-  // Takes the result of the newest step, which must not have been taken.
-  absl::StatusOr<StepResult> TakeResult();
-  // Until the run is done, the peers are gone, Abort() or the time-out.
-  absl::Status WaitFor(const RunRecord& record) const;
-  absl::Status WaitForStep();  // The untaken one.
-  absl::Status WaitForAll();
-  absl::Status WaitForCopies();
-  void PrepareSnapshot();
-  // Notes the first failure, with its place, and lets the peers' work end.
-  absl::Status Fail(const absl::Status& status, absl::string_view place);
-  void NoteDeviceMemory();
-  RunRecord& RecordOf(int64_t step) {
-    return records_[static_cast<size_t>(step) % records_.size()];
-  }
-
-  const JobSpec job_;
-  const Layout layout_;
-  const std::string name_;
-  const Rank rank_;
-  const MeshCoordinates coordinates_;
-  const int32_t device_idx_;
-  RendezvousStore* const store_;
-  const CudaTrainerSettings settings_;
-  ProgressBoard* const progress_;  // May be null.
-
-  std::atomic<bool> aborted_ = false;
-  absl::Status failure_;
-  int64_t completed_steps_ = 0;
-  int64_t untaken_step_ = 0;  // Given to the device, result not taken; 0: none.
-  bool paused_ = true;        // The device was let run dry since the last step.
-  double step_time_s_ = 0;    // The newest step whose result was taken.
-  int64_t device_bytes_ = 0;
-
-  std::unique_ptr<StepPrograms> programs_;
-  std::unique_ptr<DeviceArenas> arenas_;
-  std::unique_ptr<CudaState> state_;
-  std::unique_ptr<CudaKernelCache> kernels_;
-  std::unique_ptr<RankCommunication> communication_;  // Null: one rank.
-  std::unique_ptr<StepInputFeed> feed_;
-  std::optional<CudaStream> copying_;       // Of snapshots.
-  std::optional<CudaEvent> state_is_read_;  // By the newest snapshot.
-  std::shared_ptr<CudaSnapshot> snapshot_;  // The newest, for its memory.
-  std::shared_ptr<StateSnapshot> widened_;  // The same, see TakeSnapshot().
-  std::future<absl::StatusOr<std::shared_ptr<CudaSnapshot>>> preparing_;
-  std::unique_ptr<CudaExecutor> executor_;
-  Variants training_;
-  Variants validation_;
-  Variants publish_;
-  // The newest three steps: the one that runs, the one before, whose result is
-  // read, and the one before that, at whose end the step time starts.
-  std::vector<RunRecord> records_;
-  std::optional<RunRecord> other_run_;  // Validation and publishing.
-};
+}  // namespace
 
 // A graph that holds a collective keeps a communicator from ending: so what
 // runs ends first, then the graphs go, then the communicators.
@@ -173,9 +64,34 @@ CudaTrainer::~CudaTrainer() {
   communication_.reset();
 }
 
+void CudaTrainer::NoteStart(const char* part) {
+  const double since_s = std::exchange(noted_s_, MonotonicSeconds());
+  start_parts_.push_back({part, noted_s_ - since_s});
+}
+
 absl::Status CudaTrainer::Build(const TrainerOptions& options) {
+  RETURN_IF_ERROR(BuildMemory());
+  if (!options.loader.has_value()) {
+    RETURN_IF_ERROR(Connect(options));
+    RETURN_IF_ERROR(Initialize());
+  } else {
+    LoadableState state;
+    ASSIGN_OR_RETURN(state, Destination());
+    ASSIGN_OR_RETURN(
+        const int64_t steps,
+        LoadWhile(*options.loader, state, [&] { return Connect(options); }));
+    NoteStart("waiting for the state");
+    RETURN_IF_ERROR(FinishFilling(steps));
+  }
+  NoteStart("first parameters");
+  NoteDeviceMemory();
+  return absl::OkStatus();
+}
+
+absl::Status CudaTrainer::BuildMemory() {
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_idx_),
                              absl::StrCat("use GPU ", device_idx_)));
+  NoteStart("device");
   ASSIGN_OR_RETURN(
       programs_, BuildStepPrograms(job_.model, layout_, coordinates_.pipeline));
   RETURN_IF_ERROR(CheckBindings(
@@ -188,16 +104,20 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   CHECK(allocated_bytes() == planned_bytes());
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
+  NoteStart("arenas");
+  return absl::OkStatus();
+}
+
+absl::Status CudaTrainer::Connect(const TrainerOptions& options) {
   ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
   kernels_->set_rope_factors(job_.model.rope_factors);
   RETURN_IF_ERROR(BuildCommunication(options));
+  NoteStart("communicators");
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
                                                  .batches = options.batches}));
-  ASSIGN_OR_RETURN(copying_, CudaStream::Create(CudaStream::Priority::kNormal));
-  ASSIGN_OR_RETURN(state_is_read_, CudaEvent::Create(CudaEvent::Kind::kOrder));
-  RETURN_IF_ERROR(state_is_read_->Record(copying_->get()));
+  ASSIGN_OR_RETURN(snapshots_, SnapshotTaker::Create(device_idx_, progress_));
   ASSIGN_OR_RETURN(
       executor_,
       CudaExecutor::Create({.name = name_,
@@ -206,7 +126,7 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                             .note_progress = settings_.note_progress &&
                                              communication_ != nullptr,
                             .measure_in_graphs = settings_.measure_in_graphs,
-                            .state_is_read = &*state_is_read_}));
+                            .state_is_read = &snapshots_->state_is_read()}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record,
@@ -218,11 +138,14 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
       Prepare(programs_->training, kWholeSequences, training_).status());
   RETURN_IF_ERROR(
       Prepare(programs_->validation, kWholeSequences, validation_).status());
+  NoteStart("instructions");
+  return absl::OkStatus();
+}
+
+absl::Status CudaTrainer::Initialize() {
   RETURN_IF_ERROR(InitializeOnDevice(job_.model, state_->ParametersOnDevice(),
                                      job_.training.seed, executor_->stream()));
-  RETURN_IF_ERROR(Publish());
-  NoteDeviceMemory();
-  return absl::OkStatus();
+  return Publish();
 }
 
 absl::Status CudaTrainer::BuildCommunication(const TrainerOptions& options) {
@@ -314,7 +237,10 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
   }
   untaken_step_ = step;
   feed_->Prefetch(step + 1);
-  PrepareSnapshot();
+  if (++steps_run_ >= kStepsBeforeSnapshots && expects_snapshots_ &&
+      state_->has_float_moments()) {
+    snapshots_->Prepare(state_->PiecesOnDevice());
+  }
   return result;
 }
 
@@ -476,8 +402,7 @@ absl::StatusOr<const double*> CudaTrainer::RunValidationPass(int64_t batch,
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(StopReading());
   RETURN_IF_ERROR(state_->Download());
   return state_->HostPieces();
 }
@@ -492,54 +417,26 @@ CudaTrainer::TakeSnapshot() {
     return widened_;
   }
   const std::vector<StatePiece> state = state_->PiecesOnDevice();
-  if (preparing_.valid()) {
-    // An error may be of the past: below it is tried again.
-    absl::StatusOr<std::shared_ptr<CudaSnapshot>> prepared = preparing_.get();
-    if (prepared.ok()) snapshot_ = *std::move(prepared);
-  }
-  if (snapshot_ == nullptr || snapshot_.use_count() > 1) {
-    snapshot_ = nullptr;
-    ASSIGN_OR_RETURN(snapshot_,
-                     CudaSnapshot::Create(device_idx_, state, progress_));
-  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<CudaSnapshot> snapshot,
+                   snapshots_->Next(state));
   // Copies to memory that is not page-locked hold up the host: a step that
   // hangs must be noticed before them.
-  if (!snapshot_->is_pinned()) RETURN_IF_ERROR(WaitForAll());
-  const cudaStream_t stream = copying_->get();
-  if (untaken_step_ != 0) {
-    RETURN_IF_ERROR(RecordOf(untaken_step_).end.MakeWait(stream));
-  }
-  RETURN_IF_ERROR(snapshot_->Enqueue(state, stream));
-  RETURN_IF_ERROR(state_is_read_->Record(stream));
-  return snapshot_;
-}
-
-// Has a snapshot's memory made while the first steps run. An abort waits for
-// it: where that takes longer than a worker has to end a generation, its
-// process is replaced.
-void CudaTrainer::PrepareSnapshot() {
-  const bool expects_one =
-      job_.checkpoint.is_periodic() || job_.exports.every > 0;
-  if (!expects_one || !state_->has_float_moments() || preparing_.valid() ||
-      snapshot_ != nullptr)
-    return;
-  preparing_ = std::async(std::launch::async, [device_idx = device_idx_,
-                                               state = state_->PiecesOnDevice(),
-                                               progress = progress_] {
-    return CudaSnapshot::Create(device_idx, state, progress);
-  });
+  if (!snapshot->is_pinned()) RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(snapshots_->Enqueue(
+      *snapshot, state,
+      untaken_step_ == 0 ? nullptr : &RecordOf(untaken_step_).end));
+  return snapshot;
 }
 
 // Nothing reads the state any more when it may be changed.
-absl::Status CudaTrainer::WaitForCopies() {
-  return CudaStatus(cudaStreamSynchronize(copying_->get()),
-                    "finish copying the training state");
+absl::Status CudaTrainer::StopReading() {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  return snapshots_->WaitForCopies();
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateInPlace() {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(WaitForAll());
-  RETURN_IF_ERROR(WaitForCopies());
+  RETURN_IF_ERROR(StopReading());
   return state_->PiecesOnDevice();
 }
 
@@ -550,15 +447,31 @@ absl::Status CudaTrainer::TakeChanges() {
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateToFill() {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(WaitForAll());
-  RETURN_IF_ERROR(WaitForCopies());
+  RETURN_IF_ERROR(StopReading());
+  fills_device_ = false;
   return state_->HostPieces();
+}
+
+absl::StatusOr<LoadableState> CudaTrainer::StateToLoad() {
+  RETURN_IF_ERROR(StopReading());
+  return Destination();
+}
+
+absl::StatusOr<LoadableState> CudaTrainer::Destination() {
+  LoadableState state;
+  fills_device_ = state_->has_float_moments();
+  if (fills_device_) {
+    state.pieces = state_->PiecesOnDevice();
+    ASSIGN_OR_RETURN(state.target, DeviceLoadTarget::Create());
+  } else {  // The host narrows moments.
+    ASSIGN_OR_RETURN(state.pieces, state_->HostPieces());
+  }
+  return state;
 }
 
 absl::Status CudaTrainer::FinishFilling(int64_t completed_steps) {
   RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(state_->Upload());
+  if (!std::exchange(fills_device_, false)) RETURN_IF_ERROR(state_->Upload());
   state_->ReleaseHost();
   untaken_step_ = 0;
   completed_steps_ = completed_steps;
@@ -578,8 +491,6 @@ void CudaTrainer::NoteDeviceMemory() {
       std::max(device_bytes_, static_cast<int64_t>(total_bytes - free_bytes));
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
     const TrainerOptions& options, int32_t device_idx, RendezvousStore* store,
     const CudaTrainerSettings& settings) {
@@ -594,6 +505,13 @@ absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
                      ", preparing to train: ", status.message()));
   }
   return trainer;
+}
+
+void WarmUpCuda(int32_t device_idx) {
+  if (cudaSetDevice(device_idx) != cudaSuccess) return;
+  if (cudaFree(nullptr) != cudaSuccess) return;
+  BeginCublasLt().IgnoreError();
+  WarmUpNccl(device_idx).IgnoreError();
 }
 
 }  // namespace millrace

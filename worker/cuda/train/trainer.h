@@ -39,6 +39,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
     const TrainerOptions& options, int32_t device_idx, RendezvousStore* store,
     const CudaTrainerSettings& settings = {});
 
+// Makes the context on the device and begins cuBLASLt and NCCL, which the first
+// trainer of a process would have to wait for. Errors are met again there.
+void WarmUpCuda(int32_t device_idx);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_CUDA_TRAIN_TRAINER_H_

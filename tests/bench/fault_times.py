@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""What do faults and checkpoints cost on two GPUs? Two jobs of random tokens, bf16, ZeRO 1:
+
+1B dims with copies in memory every 10 steps: trains 20 steps, during which nothing may be taken
+for hanging, then loses a worker to kill -9 three times. Prints where the time went each time. It
+takes some 60 s.
+
+8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
+and the steps after the checkpoint.
+
+    tests/bench/fault_times.py MILLRACE [--job 1b|8b] [--profile FILE] [--folder DIR]
+
+The 8B checkpoint has 96 GB, as has its copy in host memory. It goes to /dev/shm where both fit,
+else to DIR (this machine's temporary folder).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOB = """
+name: {name}
+model: {{family: llama, vocab_size: 128256, hidden: {hidden}, layers: {layers}, heads: 32,
+        kv_heads: 8, ffn_hidden: {ffn}, sequence_length: 8192, rope_theta: 500000}}
+data: {{synthetic: true}}
+training:
+  steps: {steps}
+  global_batch: {batch}
+  seed: 1
+  precision: bf16
+  optimizer: {{learning_rate: 3e-4, min_learning_rate: 3e-5, warmup_steps: 10}}
+resources: {{backend: cuda, devices_per_agent: 2}}
+layout: {{data: 2, zero: 1, micro_batch: {micro_batch}}}
+{rest}
+output: {{directory: "{folder}/runs"}}
+profile: {profile}
+"""
+
+
+class Run:
+    def __init__(self, millrace, folder, name, text):
+        (folder / f"{name}.yaml").write_text(text)
+        self.latest = folder / f"runs/{name}-latest"
+        self.log = folder / f"{name}.log"
+        self.process = subprocess.Popen(
+            [millrace, "run", "--devices", "2", folder / f"{name}.yaml"], cwd=ROOT,
+            stdout=open(self.log, "w"), stderr=subprocess.STDOUT)
+
+    def lines(self, name):
+        path = self.latest / name
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def events(self, kind):
+        return [line for line in self.lines("events.jsonl") if line["event"] == kind]
+
+    def logs(self):
+        return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+                       for path in sorted(self.latest.glob("logs/*.log")))
+
+    def wait_for(self, what, condition, patience=150):
+        """The time when it became true."""
+        deadline = time.monotonic() + patience
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                sys.exit(f"no {what}:\n{self.log.read_text()[-3000:]}\n{self.logs()}")
+            time.sleep(0.004)
+        return time.monotonic()
+
+    def step(self, generation=None):
+        return max((line["step"] for line in self.lines("metrics.jsonl")
+                    if generation in (None, line["generation"])), default=0)
+
+    def workers(self):
+        """The process ids of the workers, by number."""
+        found = {}
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue  # It has ended.
+            if parent == self.process.pid and "worker" in words[1:2]:
+                found[int(words[words.index("--worker") + 1])] = int(entry.name)
+        return found
+
+
+def train_1b(arguments, folder):
+    run = Run(arguments.millrace, folder, "b1", JOB.format(
+        name="b1", hidden=2048, layers=16, ffn=8192, steps=52, batch=8, micro_batch=4,
+        rest="checkpoint: {at_end: false}\nfault: {replica_interval_steps: 10}",
+        folder=folder, profile=arguments.profile))
+    run.wait_for("step 20", lambda: run.step() >= 20)
+    alarms = [event for event in run.lines("events.jsonl")
+              if event["event"] in ("generation_failed", "worker_killed", "worker_died")]
+    print(f"1B: {len(alarms)} alarms in 20 steps without a fault {alarms}; median step "
+          f"{statistics.median(line['step_time_s'] for line in run.lines('metrics.jsonl')):.3f} s")
+    for i, target in enumerate([22, 33, 44]):
+        run.wait_for(f"step {target}", lambda: run.step() >= target)
+        generation = run.events("training")[-1]["generation"]
+        time.sleep(0.1)
+        os.kill(run.workers()[i % 2], signal.SIGKILL)
+        killed_s = time.monotonic()
+        died_s = run.wait_for("death", lambda: len(run.events("worker_died")) > i)
+        began_s = run.wait_for("generation", lambda: run.events("generation_started")[-1]
+                               ["generation"] > generation)
+        training_s = run.wait_for("training", lambda: run.events("training")[-1]["generation"] >
+                                  generation)
+        again = run.events("training")[-1]
+        step_s = run.wait_for("first step", lambda: run.step(again["generation"]))
+        print(f"kill {i + 1} (worker {i % 2}) after step {run.step(generation)}: noticed "
+              f"{died_s - killed_s:.2f} s, new generation {began_s - killed_s:.2f} s, in training "
+              f"{training_s - killed_s:.2f} s, first step reported {step_s - killed_s:.2f} s, from "
+              f"step {again['step']}\n    {run.events('restored')[-1]['detail']}", flush=True)
+    run.wait_for("end", lambda: run.events("finished"))
+    for line in re.findall(r".*(?:ended in|ready in|trainer made).*", run.logs()):
+        print("    " + line)
+
+
+def train_8b(arguments, folder):
+    room = min(shutil.disk_usage("/dev/shm").free, int(re.search(
+        r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024 - 110e9)
+    target = pathlib.Path("/dev/shm/fault_times") if room > 105e9 else folder / "checkpoints"
+    run = Run(arguments.millrace, folder, "b8", JOB.format(
+        name="b8", hidden=4096, layers=32, ffn=14336, steps=40, batch=2, micro_batch=1,
+        rest=f'checkpoint: {{interval_steps: 30, keep: 1, at_end: false, directory: "{target}", '
+             'resume: none}', folder=folder, profile=arguments.profile))
+    try:
+        run.wait_for("step 40", lambda: run.step() >= 40)
+        times = {line["step"]: line["step_time_s"] for line in run.lines("metrics.jsonl")}
+        median = statistics.median(list(times.values())[4:])
+        more = sum(times[step] - median for step in (31, 32))
+        print(f"8B: median step {median:.4f} s; steps 30 to 34: " +
+              ", ".join(f"{times[step]:.4f}" for step in range(30, 35)))
+        print(f"8B: the two steps after the checkpoint take {1e3 * more:.1f} ms more, "
+              f"{100 * more / (50 * median):.3f} % of 50 steps; {target}")
+        run.wait_for("end", lambda: run.events("finished"))
+        for event in run.events("checkpoint_committed") + run.events("planned"):
+            print(f"    {event}")
+        for rank in json.loads((run.latest / "time.json").read_text())["ranks"]:
+            print(f"    {rank}")
+    finally:
+        run.process.kill()
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("millrace", type=pathlib.Path)
+    parser.add_argument("--job", choices=["1b", "8b"], help="this one alone")
+    parser.add_argument("--profile", default=ROOT / "configs/hardware/h200-sxm.yaml")
+    parser.add_argument("--folder", type=pathlib.Path, help="for all that is written")
+    arguments = parser.parse_args()
+    arguments.millrace = arguments.millrace.resolve()
+    folder = pathlib.Path(arguments.folder or tempfile.mkdtemp(prefix="fault_times-")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, train in {"1b": train_1b, "8b": train_8b}.items():
+        if arguments.job in (None, name):
+            train(arguments, folder)
+
+
+if __name__ == "__main__":
+    main()
