@@ -255,6 +255,14 @@ class StepComparison {
     const Instruction& on_gpu = InstructionOf(gpu_, id);
     const BufferId cpu_buffer = Counterpart(InstructionOf(cpu_, id).outputs, i);
     const Buffer& buffer = BufferOf(gpu_, on_gpu.outputs[i]);
+    // Op after op, units are compared through the numbers that they multiply.
+    // By itself the unit of a block of zeros says nothing: where the other side
+    // has a rounding in place of a zero, it has a wholly different one.
+    if (mode_ == CompareMode::kChained && buffer.dtype == DType::kFloat32 &&
+        (on_gpu.kind == OpKind::kQuantizeFloat8Blocks ||
+         on_gpu.kind == OpKind::kQuantizeAttention)) {
+      return absl::OkStatus();
+    }
     ASSIGN_OR_RETURN(std::vector<float> expected, cpu_.Read(cpu_buffer));
     ASSIGN_OR_RETURN(std::vector<float> actual, gpu_.Read(on_gpu.outputs[i]));
     RETURN_IF_ERROR(CheckSizes(actual.size(), expected.size(), buffer));
