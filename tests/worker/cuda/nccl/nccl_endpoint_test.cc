@@ -74,6 +74,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int, ncclUniqueId, int,
   *comm = the_comm;
   return ncclInProgress;
 }
+ncclResult_t ncclCommInitAll(ncclComm_t* comm, int, const int*) {
+  *comm = the_comm;
+  return ncclSuccess;
+}
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   CHECK(!comm->freed) << "asked after the communicator was freed";
   *error = comm->error;
