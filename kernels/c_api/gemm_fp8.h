@@ -58,7 +58,9 @@ typedef struct {
   int64_t a_scale_stride, b_scale_stride;
   int64_t fp32_output; /* 0 or 1. */
   int64_t accumulate;  /* 0 or 1. */
-  int64_t schedule;    /* 0 to 2: free, turns, halves. */
+  int64_t scales_of_b; /* 0 to 2: squares, turned squares, rows. */
+  int64_t schedule;    /* 0 or 1: free, turns. */
+  int64_t tile;        /* 0 to 3, as Fp8BlockTile. */
 } millrace_gemm_fp8_block_args;
 
 MILLRACE_API int millrace_gemm_fp8_block(

@@ -96,6 +96,21 @@ __device__ __forceinline__ void MultiplyFp8N96(
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
+__device__ __forceinline__ void MultiplyFp8N128(
+    float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1;\n}\n"
+        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
+          MILLRACE_D8(32), MILLRACE_D8(40), MILLRACE_D8(48), MILLRACE_D8(56)
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
 __device__ __forceinline__ void MultiplyFp8N192(
     float (&d)[96], uint64_t a, uint64_t b, bool accumulate) {
   asm volatile(
@@ -152,9 +167,12 @@ template <int kN>
 __device__ __forceinline__ void MultiplySharedFp8(float (&d)[kN / 2],
                                                   uint64_t a, uint64_t b,
                                                   bool accumulate) {
-  static_assert(kN == 96 || kN == 192, "add the instruction of this width");
+  static_assert(kN == 96 || kN == 128 || kN == 192,
+                "add the instruction of this width");
   if constexpr (kN == 96) {
     MultiplyFp8N96(d, a, b, accumulate);
+  } else if constexpr (kN == 128) {
+    MultiplyFp8N128(d, a, b, accumulate);
   } else {
     MultiplyFp8N192(d, a, b, accumulate);
   }

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/wgmma_fp8.cuh"
 #include "kernels/gemm/gemm_bf16_sm90_epilogue.cuh"
 #include "kernels/gemm/gemm_bf16_sm90_launch.cuh"
@@ -13,24 +14,36 @@ namespace {
 using namespace gemm_sm90;  // NOLINT: the vocabulary of this kernel.
 
 // The tiles of gemm_bf16_sm90.cuh, whose elements here are pairs of e4m3: a
-// block along k is 128 bytes in both. A consumer has 64 rows and 192 columns,
-// once for the block's products and once for their sum. The two blocks of a
-// cluster lie one below the other and share columns of b.
+// block along k is 128 bytes in both. A consumer has half the rows of a tile.
+// It multiplies part after part of its share, so that registers hold the
+// products of one part and the sums of all.
+template <int kTileM_, int kTileN_, Pairs kPairs_, bool kHasAInRegisters_>
 struct BlockConfig
-    : Config<128, 192, 4, Pairs::kStacked, Sharing::kHalves, false, false> {
+    : Config<kTileM_, kTileN_, 4, kPairs_, Sharing::kHalves, false, false> {
+  using Base =
+      Config<kTileM_, kTileN_, 4, kPairs_, Sharing::kHalves, false, false>;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
-  static constexpr int kPieces = 3;
-  static constexpr int kEpilogueBytes = kPieces * kPieceBytes;
+  static constexpr bool kHasAInRegisters = kHasAInRegisters_;
+  // A part is 64 rows and so many columns.
+  static constexpr int kPartColumns = kTileN_ == 192 ? 192 : 128;
+  static constexpr int kColumnParts = kTileN_ / kPartColumns;
+  static constexpr int kParts = Base::kRowGroups * kColumnParts;
+  // Columns that surely share a scale, where these are of squares.
+  static constexpr int kGroupColumns = kTileN_ % 128 == 0 ? 128 : 64;
+  static constexpr int kGroupsPerPart = kPartColumns / kGroupColumns;
+  static constexpr int kColumnGroups = kTileN_ / kGroupColumns;
+  static constexpr int kPieces = kTileM_ * kTileN_ > 128 * 192 ? 1 : 3;
+  static constexpr int kEpilogueBytes = kPieces * Base::kPieceBytes;
   // Scales of a's rows, and of b's rows where these have some of their own.
-  static constexpr int kScales = kTileM + kTileN;
+  static constexpr int kScales = kTileM_ + kTileN_;
   static constexpr int kScaleBytes = kScales * 4;
-  static constexpr int kSharedBytes = 1024 + kStages * kStageBytes +
-                                      kNumConsumers * kEpilogueBytes +
-                                      kStages * kScaleBytes + kBarrierBytes;
-  static constexpr int kColumnGroups = kTileN / 64;  // Each has one scale.
+  static constexpr int kSharedBytes = 1024 + Base::kStages * Base::kStageBytes +
+                                      Base::kNumConsumers * kEpilogueBytes +
+                                      Base::kStages * kScaleBytes +
+                                      Base::kBarrierBytes;
   static constexpr int kNumConsumerWarps =
-      kNumConsumers * kWarpgroupSize / kWarpSize;
+      Base::kNumConsumers * kWarpgroupSize / kWarpSize;
   static_assert(kSharedBytes <= 232448);
 };
 
@@ -58,10 +71,9 @@ __device__ __forceinline__ uint32_t ScaleBytes(int count) {
 }
 
 // One thread feeds the block: tiles of a and b, and the scales of their rows.
-template <bool kScalesRowsOfB>
+template <typename C, bool kScalesRowsOfB>
 __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
                                               const BlockShared& shared) {
-  using C = BlockConfig;
   PrefetchTensorMap(&p.a);
   PrefetchTensorMap(&p.b);
   Ring<C::kStages> ring{.parity = 1};
@@ -95,7 +107,7 @@ __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
         LoadBulk(stage_scales, scales, scale_bytes, full);
         scales += p.a_scale_stride;
       }
-      if constexpr (kScalesRowsOfB) {
+      if (kScalesRowsOfB && b_scale_bytes > 0) {
         LoadBulk(stage_scales + C::kTileM, b_scales, b_scale_bytes, full);
         b_scales += p.b_scale_block_stride;
       }
@@ -122,66 +134,101 @@ __device__ __forceinline__ void AddScaledByRows(float (&sums)[kSize],
   }
 }
 
-// The same where groups of 64 columns have one scale each. The products are
-// those of the columns from 2 * kFirst on.
-template <int kFirst, int kSums, int kSize, int kGroups>
+// The same where groups of columns have one scale each.
+template <int kSize, int kGroups>
 __device__ __forceinline__ void AddScaledByGroups(
-    float (&sums)[kSums], const float (&products)[kSize],
+    float (&sums)[kSize], const float (&products)[kSize],
     const float (&row_scale)[2], const float (&scale)[kGroups]) {
 #pragma unroll
   for (int i = 0; i < kSize; i += 4) {
-    const int at = kFirst + i;
-    const float low = row_scale[0] * scale[at / 32];
-    const float high = row_scale[1] * scale[at / 32];
-    sums[at] += low * products[i];
-    sums[at + 1] += low * products[i + 1];
-    sums[at + 2] += high * products[i + 2];
-    sums[at + 3] += high * products[i + 3];
+    const int group = i / (kSize / kGroups);
+    const float low = row_scale[0] * scale[group];
+    const float high = row_scale[1] * scale[group];
+    sums[i] += low * products[i];
+    sums[i + 1] += low * products[i + 1];
+    sums[i + 2] += high * products[i + 2];
+    sums[i + 3] += high * products[i + 3];
   }
 }
 
 // One consumer warpgroup and its place in the tiles.
+template <typename C>
 struct BlockConsumer {
   uint32_t stages;
   const BlockShared& shared;
   int consumer;
   int lane;
-  int own_row;
+  int own_row;  // Of this thread, in a group of 64.
 
-  __device__ __forceinline__ int first_row() const { return consumer * 64; }
+  // Where the rows of a group begin in the tile.
+  __device__ __forceinline__ int first_row(int group) const {
+    return (consumer * C::kRowGroups + group) * 64;
+  }
 
-  // Queues the products of a stage's block with kColumns columns of b from
+  // Queues the products of a stage's block with the columns of b from
   // `first_column` on.
-  template <int kColumns>
-  __device__ __forceinline__ void Multiply(float (&products)[kColumns / 2],
-                                           int stage, int first_column) const {
-    using C = BlockConfig;
-    const uint32_t a = stages + stage * C::kStageBytes + first_row() * 128;
+  __device__ __forceinline__ void Multiply(
+      float (&products)[C::kPartColumns / 2], int stage, int group,
+      int first_column) const {
+    const uint32_t a = stages + stage * C::kStageBytes + first_row(group) * 128;
     const uint32_t b =
         stages + stage * C::kStageBytes + C::kABytes + first_column * 128;
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      MultiplySharedFp8<kColumns>(products, Fp8RowsDescriptor<128>(a + 32 * k),
-                                  Fp8RowsDescriptor<128>(b + 32 * k),
-                                  /*accumulate=*/k != 0);
+      MultiplySharedFp8<C::kPartColumns>(
+          products, Fp8RowsDescriptor<128>(a + 32 * k),
+          Fp8RowsDescriptor<128>(b + 32 * k), /*accumulate=*/k != 0);
     }
     WgmmaCommit();
   }
 
-  // The scales of this thread's two rows. Whatever shared memory holds beyond
-  // the last row scales zeros that nobody stores.
-  __device__ __forceinline__ void LoadRowScales(int stage,
+  // The same with this consumer's 64 rows of a in registers.
+  __device__ __forceinline__ void Multiply(
+      float (&products)[C::kPartColumns / 2], uint32_t (&a)[4][4], int stage,
+      int first_column) const {
+    const uint32_t b =
+        stages + stage * C::kStageBytes + C::kABytes + first_column * 128;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) RegisterFence(a[k]);
+    WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      MultiplyRegistersFp8<C::kPartColumns>(products, a[k],
+                                            Fp8RowsDescriptor<128>(b + 32 * k),
+                                            /*accumulate=*/k != 0);
+    }
+    WgmmaCommit();
+  }
+
+  // Reads this consumer's 64 rows of a as first operands of products over 32.
+  __device__ __forceinline__ void LoadA(int stage, uint32_t (&a)[4][4]) const {
+    const int warp = threadIdx.x % kWarpgroupSize / kWarpSize;
+    const int row = first_row(0) + warp * 16 + lane % 16;
+    const uint32_t address = stages + stage * C::kStageBytes + row * 128;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int chunk = (2 * k + lane / 16) ^ (row % 8);
+      const gpu::Fragment fragment = gpu::LoadMatrix(address + chunk * 16);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[k][r] = fragment.r[r];
+    }
+  }
+
+  // The scales of this thread's two rows of a group. Whatever shared memory
+  // holds beyond the last row scales zeros that nobody stores.
+  __device__ __forceinline__ void LoadRowScales(int stage, int group,
                                                 float (&scale)[2]) const {
-    const float* scales = shared.scales + stage * BlockConfig::kScales;
-    scale[0] = scales[own_row];
-    scale[1] = scales[own_row + 8];
+    const float* scales =
+        shared.scales + stage * C::kScales + first_row(group) + own_row;
+    scale[0] = scales[0];
+    scale[1] = scales[8];
   }
 
   // Both blocks of the cluster write to a stage. Every warp says that it is
   // done: each has read the scales that it needs.
   __device__ __forceinline__ void Release(int stage) const {
-    if (lane < BlockConfig::kCluster) {
+    if (lane < C::kCluster) {
       BarrierArriveAt(&shared.barriers->empty[stage], lane);
     }
   }
@@ -189,8 +236,9 @@ struct BlockConsumer {
 
 // Where the scales of a tile's groups of columns are, and those of the next
 // block.
+template <typename C>
 struct GroupScales {
-  static constexpr int kGroups = BlockConfig::kColumnGroups;
+  static constexpr int kGroups = C::kColumnGroups;
   const float* address[kGroups];
   float next[kGroups];
   int64_t block_stride;
@@ -202,7 +250,7 @@ struct GroupScales {
     const int last_group = (p.num_columns - 1) / 128;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      const int group = min((column + 64 * g) / 128, last_group);
+      const int group = min((column + C::kGroupColumns * g) / 128, last_group);
       address[g] = p.b_scale + int64_t{group} * p.b_scale_stride;
       next[g] = __ldg(address[g]);
     }
@@ -219,98 +267,87 @@ struct GroupScales {
   }
 };
 
-// Sums up a tile: the tensor cores multiply a block, then fp32 units scale it
-// and add it up, meanwhile the other consumer has the tensor cores.
-template <bool kScalesRowsOfB, bool kTakesTurns>
+// Sums up a tile: the tensor cores multiply a part of a block, then fp32 units
+// scale it and add it up, meanwhile the other consumer has the tensor cores.
+template <typename C, bool kScalesRowsOfB, bool kTakesTurns>
 __device__ __forceinline__ void SumTile(
-    const BlockParams& p, const BlockConsumer& self, int column,
-    Ring<BlockConfig::kStages>& ring, float (&sums)[BlockConfig::kTileN / 2]) {
-  using C = BlockConfig;
-  float products[C::kTileN / 2];
-  GroupScales groups(p, column);
+    const BlockParams& p, const BlockConsumer<C>& self, int column,
+    Ring<C::kStages>& ring, float (&sums)[C::kParts][C::kPartColumns / 2]) {
+  float products[C::kPartColumns / 2];
+  GroupScales<C> groups(p, column);
 #pragma unroll 1
   for (int block = 0; block < p.num_k_blocks; ++block) {
     BarrierWait(&self.shared.barriers->full[ring.stage], ring.parity);
-    float row_scale[2];
-    self.LoadRowScales(ring.stage, row_scale);
+    float row_scale[C::kRowGroups][2];
+#pragma unroll
+    for (int group = 0; group < C::kRowGroups; ++group) {
+      self.LoadRowScales(ring.stage, group, row_scale[group]);
+    }
     [[maybe_unused]] float scale[C::kColumnGroups];
     if constexpr (!kScalesRowsOfB) groups.Take(scale);
-    if constexpr (kTakesTurns) {
-      NamedBarrierSync(kTurnBarrier + self.consumer, 2 * kWarpgroupSize);
+    [[maybe_unused]] uint32_t a[4][4];
+    if constexpr (C::kHasAInRegisters) self.LoadA(ring.stage, a);
+#pragma unroll
+    for (int part = 0; part < C::kParts; ++part) {
+      const int row_group = part / C::kColumnParts;
+      const int first_column = part % C::kColumnParts * C::kPartColumns;
+      if constexpr (kTakesTurns) {
+        NamedBarrierSync(kTurnBarrier + self.consumer, 2 * kWarpgroupSize);
+      }
+      RegisterFence(products);
+      if constexpr (C::kHasAInRegisters) {
+        self.Multiply(products, a, ring.stage, first_column);
+      } else {
+        self.Multiply(products, ring.stage, row_group, first_column);
+      }
+      if constexpr (kTakesTurns) {
+        NamedBarrierArrive(kTurnBarrier + 1 - self.consumer,
+                           2 * kWarpgroupSize);
+      }
+      if constexpr (!kScalesRowsOfB) {
+        if (part == 0) groups.Fetch(block + 1);
+      }
+      WgmmaWait<0>();
+      RegisterFence(products);
+      const bool is_last = part == C::kParts - 1;
+      if constexpr (kScalesRowsOfB) {
+        AddScaledByRows(sums[part], products, row_scale[row_group],
+                        self.shared.scales + ring.stage * C::kScales +
+                            C::kTileM + first_column + 2 * (self.lane % 4));
+        if (is_last) self.Release(ring.stage);
+      } else {
+        if (is_last) self.Release(ring.stage);
+        float part_scale[C::kGroupsPerPart];
+#pragma unroll
+        for (int g = 0; g < C::kGroupsPerPart; ++g) {
+          part_scale[g] = scale[first_column / C::kGroupColumns + g];
+        }
+        AddScaledByGroups(sums[part], products, row_scale[row_group],
+                          part_scale);
+      }
     }
-    RegisterFence(products);
-    self.template Multiply<C::kTileN>(products, ring.stage, 0);
-    if constexpr (kTakesTurns) {
-      NamedBarrierArrive(kTurnBarrier + 1 - self.consumer, 2 * kWarpgroupSize);
-    }
-    if constexpr (!kScalesRowsOfB) groups.Fetch(block + 1);
-    WgmmaWait<0>();
-    RegisterFence(products);
-    if constexpr (kScalesRowsOfB) {
-      AddScaledByRows(sums, products, row_scale,
-                      self.shared.scales + ring.stage * C::kScales + C::kTileM +
-                          2 * (self.lane % 4));
-    }
-    self.Release(ring.stage);
     ring.Advance();
-    if constexpr (!kScalesRowsOfB) {
-      AddScaledByGroups<0>(sums, products, row_scale, scale);
-    }
   }
 }
 
-// The same by halves: while one half's products are scaled and added up, the
-// tensor cores have those of the other half. Products of the next block are
-// queued only after that: ptxas serializes what is under way across the loop.
-__device__ __forceinline__ void SumTileByHalves(
-    const BlockParams& p, const BlockConsumer& self, int column,
-    Ring<BlockConfig::kStages>& ring, float (&sums)[BlockConfig::kTileN / 2]) {
-  using C = BlockConfig;
-  constexpr int kHalf = C::kTileN / 2;
-  float left[kHalf / 2], right[kHalf / 2];
-  GroupScales groups(p, column);
-#pragma unroll 1
-  for (int block = 0; block < p.num_k_blocks; ++block) {
-    BarrierWait(&self.shared.barriers->full[ring.stage], ring.parity);
-    float row_scale[2], scale[C::kColumnGroups];
-    self.LoadRowScales(ring.stage, row_scale);
-    groups.Take(scale);
-    RegisterFence(left);
-    RegisterFence(right);
-    self.template Multiply<kHalf>(left, ring.stage, 0);
-    self.template Multiply<kHalf>(right, ring.stage, kHalf);
-    groups.Fetch(block + 1);
-    WgmmaWait<1>();
-    RegisterFence(left);
-    AddScaledByGroups<0>(sums, left, row_scale, scale);
-    WgmmaWait<0>();
-    RegisterFence(right);
-    self.Release(ring.stage);
-    ring.Advance();
-    AddScaledByGroups<kHalf / 2>(sums, right, row_scale, scale);
-  }
-}
-
-// One consumer warpgroup: 64 rows of every tile.
-template <typename Epilogue, bool kScalesRowsOfB, Fp8BlockSchedule kSchedule>
+// One consumer warpgroup: half the rows of every tile.
+template <typename C, typename Epilogue, bool kScalesRowsOfB,
+          Fp8BlockSchedule kSchedule>
 __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
                                               const BlockShared& shared,
                                               int consumer) {
-  using C = BlockConfig;
-  static_assert(C::kRowGroups == 1);
   const int thread = threadIdx.x % kWarpgroupSize;
   const int lane = thread % kWarpSize;
-  const BlockConsumer self = {
-      .stages = SharedAddress(shared.stages),
-      .shared = shared,
-      .consumer = consumer,
-      .lane = lane,
-      .own_row = consumer * 64 + thread / kWarpSize * 16 + lane / 4};
+  const BlockConsumer<C> self = {.stages = SharedAddress(shared.stages),
+                                 .shared = shared,
+                                 .consumer = consumer,
+                                 .lane = lane,
+                                 .own_row = thread / kWarpSize * 16 + lane / 4};
   constexpr bool kTakesTurns = kSchedule == Fp8BlockSchedule::kTurns;
   if (kTakesTurns && consumer == 1) {
     NamedBarrierArrive(kTurnBarrier, 2 * kWarpgroupSize);
   }
-  float sums[C::kTileN / 2];
+  float sums[C::kParts][C::kPartColumns / 2];
   Ring<C::kStages> ring{.parity = 0};
   Epilogue epilogue(shared.epilogue + consumer * C::kEpilogueBytes,
                     kEpilogueBarrier + consumer);
@@ -320,14 +357,18 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
   for (int idx = blockIdx.x / C::kCluster; tiles.Find(p, idx, tile);
        idx += step) {
 #pragma unroll
-    for (float& sum : sums) sum = 0.0f;
-    if constexpr (kSchedule == Fp8BlockSchedule::kHalves) {
-      SumTileByHalves(p, self, tile.column, ring, sums);
-    } else {
-      SumTile<kScalesRowsOfB, kTakesTurns>(p, self, tile.column, ring, sums);
+    for (int part = 0; part < C::kParts; ++part) {
+#pragma unroll
+      for (float& sum : sums[part]) sum = 0.0f;
     }
-    epilogue.template Write<C::kTileN>(p, tile.row + self.first_row(),
-                                       tile.column, tile.end_row, sums);
+    SumTile<C, kScalesRowsOfB, kTakesTurns>(p, self, tile.column, ring, sums);
+#pragma unroll
+    for (int part = 0; part < C::kParts; ++part) {
+      epilogue.template Write<C::kPartColumns>(
+          p, tile.row + self.first_row(part / C::kColumnParts),
+          tile.column + part % C::kColumnParts * C::kPartColumns, tile.end_row,
+          sums[part]);
+    }
   }
   epilogue.Finish();
 }
@@ -335,10 +376,10 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
 // One block a multiprocessor for the whole launch: a producer and two
 // consumers. Limited by the tensor cores, a quarter of whose time the fp32
 // units need for the sums.
-template <typename Epilogue, bool kScalesRowsOfB, Fp8BlockSchedule kSchedule>
-__global__ void __launch_bounds__(BlockConfig::kNumThreads, 1)
+template <typename C, typename Epilogue, bool kScalesRowsOfB,
+          Fp8BlockSchedule kSchedule>
+__global__ void __launch_bounds__(C::kNumThreads, 1)
     GemmFp8BlockKernel(const __grid_constant__ BlockParams p) {
-  using C = BlockConfig;
   extern __shared__ uint8_t unaligned_shared[];
   BlockShared shared;
   shared.stages = reinterpret_cast<uint8_t*>(
@@ -362,12 +403,12 @@ __global__ void __launch_bounds__(BlockConfig::kNumThreads, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ShrinkRegisters<C::kProducerRegisters>();
-    if (threadIdx.x == 0) ProduceBlocks<kScalesRowsOfB>(p, shared);
+    if (threadIdx.x == 0) ProduceBlocks<C, kScalesRowsOfB>(p, shared);
     __syncwarp();
   } else {
     GrowRegisters<C::kConsumerRegisters>();
-    ConsumeBlocks<Epilogue, kScalesRowsOfB, kSchedule>(p, shared,
-                                                       warpgroup - 1);
+    ConsumeBlocks<C, Epilogue, kScalesRowsOfB, kSchedule>(p, shared,
+                                                          warpgroup - 1);
   }
   // A block stays while the other may still write to its shared memory.
   ClusterSync();
@@ -421,10 +462,6 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": adds to c in fp32 alone"));
   }
-  if (args.schedule != Fp8BlockSchedule::kFree && args.fp32_output) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": other schedules come with c in bf16 alone"));
-  }
   if (has_rows && !args.fp32_output) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": scales of b's rows come with c in fp32 alone"));
@@ -436,12 +473,12 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
 // clusters about square: 8 x 256 rows, 8 x 192 columns.
 constexpr int kBlockRaster = 8;
 
-template <typename Epilogue, bool kScalesRowsOfB,
-          Fp8BlockSchedule kSchedule = Fp8BlockSchedule::kFree>
+template <typename C, typename Epilogue, bool kScalesRowsOfB,
+          Fp8BlockSchedule kSchedule>
 absl::Status LaunchBlock(const BlockParams& params, int num_clusters,
                          cudaStream_t stream) {
-  using C = BlockConfig;
-  const auto kernel = GemmFp8BlockKernel<Epilogue, kScalesRowsOfB, kSchedule>;
+  const auto kernel =
+      GemmFp8BlockKernel<C, Epilogue, kScalesRowsOfB, kSchedule>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   cudaLaunchConfig_t config = {};
@@ -458,20 +495,9 @@ absl::Status LaunchBlock(const BlockParams& params, int num_clusters,
                     "launch GemmFp8BlockSm90");
 }
 
-}  // namespace
-
-absl::Status LaunchGemmFp8BlockSm90(const GemmFp8BlockArgs& args,
-                                    int num_multiprocessors,
-                                    cudaStream_t stream) {
-  using C = BlockConfig;
-  RETURN_IF_ERROR(CheckBlockArgs(args));
-  ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
-  if (!limits.IsHopper()) {
-    return absl::UnavailableError(absl::StrCat(
-        "blockwise fp8 GEMM runs on Hopper (compute capability 9.0); the "
-        "device has ",
-        limits.compute_capability / 10, ".", limits.compute_capability % 10));
-  }
+template <typename C, Fp8BlockSchedule kSchedule>
+absl::Status LaunchBlocks(const GemmFp8BlockArgs& args, int num_multiprocessors,
+                          cudaStream_t stream) {
   BlockParams p = {};
   ASSIGN_OR_RETURN(static_cast<Params&>(p),
                    MakeParams<C>({.c = args.c,
@@ -496,31 +522,55 @@ absl::Status LaunchGemmFp8BlockSm90(const GemmFp8BlockArgs& args,
   const bool is_by_group = args.scales_of_b == Fp8ScalesOfB::kSquares;
   p.b_scale_stride = is_by_group ? static_cast<int>(args.b_scale_stride) : 1;
   p.b_scale_block_stride = is_by_group ? 1 : args.b_scale_stride;
-  const int most = num_multiprocessors == 0 ? limits.num_multiprocessors
-                                            : num_multiprocessors;
-  const int num_clusters =
-      NumClusters(p.num_tile_rows * p.num_tile_columns, most / C::kCluster);
+  const int num_clusters = NumClusters(p.num_tile_rows * p.num_tile_columns,
+                                       num_multiprocessors / C::kCluster);
   if (!args.fp32_output) {
-    switch (args.schedule) {
-      case Fp8BlockSchedule::kFree:
-        break;
-      case Fp8BlockSchedule::kTurns:
-        return LaunchBlock<StoreBf16<C>, false, Fp8BlockSchedule::kTurns>(
-            p, num_clusters, stream);
-      case Fp8BlockSchedule::kHalves:
-        return LaunchBlock<StoreBf16<C>, false, Fp8BlockSchedule::kHalves>(
-            p, num_clusters, stream);
-    }
-    return LaunchBlock<StoreBf16<C>, false>(p, num_clusters, stream);
+    return LaunchBlock<C, StoreBf16<C>, false, kSchedule>(p, num_clusters,
+                                                          stream);
   }
   const auto launch = [&]<bool kScalesRowsOfB>() {
-    return args.accumulate ? LaunchBlock<StoreFp32<C, true>, kScalesRowsOfB>(
-                                 p, num_clusters, stream)
-                           : LaunchBlock<StoreFp32<C, false>, kScalesRowsOfB>(
-                                 p, num_clusters, stream);
+    return args.accumulate
+               ? LaunchBlock<C, StoreFp32<C, true>, kScalesRowsOfB, kSchedule>(
+                     p, num_clusters, stream)
+               : LaunchBlock<C, StoreFp32<C, false>, kScalesRowsOfB, kSchedule>(
+                     p, num_clusters, stream);
   };
-  return args.scales_of_b == Fp8ScalesOfB::kRows ? launch.operator()<true>()
-                                                 : launch.operator()<false>();
+  return args.scales_of_b == Fp8ScalesOfB::kRows
+             ? launch.template operator()<true>()
+             : launch.template operator()<false>();
+}
+
+}  // namespace
+
+absl::Status LaunchGemmFp8BlockSm90(const GemmFp8BlockArgs& args,
+                                    int num_multiprocessors,
+                                    cudaStream_t stream) {
+  RETURN_IF_ERROR(CheckBlockArgs(args));
+  ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
+  if (!limits.IsHopper()) {
+    return absl::UnavailableError(absl::StrCat(
+        "blockwise fp8 GEMM runs on Hopper (compute capability 9.0); the "
+        "device has ",
+        limits.compute_capability / 10, ".", limits.compute_capability % 10));
+  }
+  const int most = num_multiprocessors == 0 ? limits.num_multiprocessors
+                                            : num_multiprocessors;
+  const auto launch = [&]<typename C>() {
+    return args.schedule == Fp8BlockSchedule::kTurns
+               ? LaunchBlocks<C, Fp8BlockSchedule::kTurns>(args, most, stream)
+               : LaunchBlocks<C, Fp8BlockSchedule::kFree>(args, most, stream);
+  };
+  switch (args.tile) {
+    case Fp8BlockTile::k256x128:
+      return launch.operator()<BlockConfig<256, 128, Pairs::kAbreast, false>>();
+    case Fp8BlockTile::k128x256:
+      return launch.operator()<BlockConfig<128, 256, Pairs::kStacked, false>>();
+    case Fp8BlockTile::k128x256Registers:
+      return launch.operator()<BlockConfig<128, 256, Pairs::kStacked, true>>();
+    case Fp8BlockTile::k128x192:
+      break;
+  }
+  return launch.operator()<BlockConfig<128, 192, Pairs::kStacked, false>>();
 }
 
 }  // namespace millrace
