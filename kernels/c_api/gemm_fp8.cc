@@ -78,9 +78,7 @@ int millrace_gemm_fp8_block(const millrace_gemm_fp8_block_args* args,
        .b_scale_stride = args->b_scale_stride,
        .fp32_output = args->fp32_output != 0,
        .accumulate = args->accumulate != 0,
-       .scales_of_b = static_cast<millrace::Fp8ScalesOfB>(args->scales_of_b),
-       .schedule = static_cast<millrace::Fp8BlockSchedule>(args->schedule),
-       .tile = static_cast<millrace::Fp8BlockTile>(args->tile)},
+       .scales_of_b = static_cast<millrace::Fp8ScalesOfB>(args->scales_of_b)},
       /*num_multiprocessors=*/0, static_cast<cudaStream_t>(stream)));
 }
 

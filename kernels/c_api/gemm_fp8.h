@@ -59,8 +59,6 @@ typedef struct {
   int64_t fp32_output; /* 0 or 1. */
   int64_t accumulate;  /* 0 or 1. */
   int64_t scales_of_b; /* 0 to 2: squares, turned squares, rows. */
-  int64_t schedule;    /* 0 or 1: free, turns. */
-  int64_t tile;        /* 0 to 3, as Fp8BlockTile. */
 } millrace_gemm_fp8_block_args;
 
 MILLRACE_API int millrace_gemm_fp8_block(

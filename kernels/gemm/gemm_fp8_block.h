@@ -30,20 +30,6 @@ enum class Fp8ScalesOfB : uint8_t {
   kRows,
 };
 
-// How the two consumers of a block of threads share the tensor cores.
-enum class Fp8BlockSchedule : uint8_t {
-  kFree,   // The hardware decides.
-  kTurns,  // One queues a part's products only after the other has.
-};
-
-// Rows and columns of a tile of c.
-enum class Fp8BlockTile : uint8_t {
-  k128x192,
-  k256x128,
-  k128x256,
-  k128x256Registers,  // The tensor cores read a from registers.
-};
-
 // Row-major, strides in elements. A scale is what one unit of the stored values
 // means.
 struct GemmFp8BlockArgs {
@@ -60,8 +46,6 @@ struct GemmFp8BlockArgs {
   bool fp32_output = false;
   bool accumulate = false;  // With fp32_output only.
   Fp8ScalesOfB scales_of_b = Fp8ScalesOfB::kSquares;
-  Fp8BlockSchedule schedule = Fp8BlockSchedule::kFree;
-  Fp8BlockTile tile = Fp8BlockTile::k128x192;
 };
 
 // Device pointers at multiples of 16 bytes, but for scales of squares; a_stride

@@ -16,24 +16,25 @@ using namespace gemm_sm90;  // NOLINT: the vocabulary of this kernel.
 // The tiles of gemm_bf16_sm90.cuh, whose elements here are pairs of e4m3: a
 // block along k is 128 bytes in both. A consumer has half the rows of a tile.
 // It multiplies part after part of its share, so that registers hold the
-// products of one part and the sums of all.
-template <int kTileM_, int kTileN_, Pairs kPairs_, bool kHasAInRegisters_>
+// products of one part and the sums of all. Both pairs of blocks make clusters
+// of 256 x 256, of which the usual sizes of weights are multiples; tiles of 192
+// columns left a third of a gradient's second round idle.
+template <int kTileM_, int kTileN_, Pairs kPairs_, bool kScalesRowsOfB_>
 struct BlockConfig
     : Config<kTileM_, kTileN_, 4, kPairs_, Sharing::kHalves, false, false> {
   using Base =
       Config<kTileM_, kTileN_, 4, kPairs_, Sharing::kHalves, false, false>;
+  static constexpr bool kScalesRowsOfB = kScalesRowsOfB_;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
-  static constexpr bool kHasAInRegisters = kHasAInRegisters_;
-  // A part is 64 rows and so many columns.
-  static constexpr int kPartColumns = kTileN_ == 192 ? 192 : 128;
+  // A part is 64 rows and so many columns, which share a scale where these are
+  // of squares.
+  static constexpr int kPartColumns = 128;
   static constexpr int kColumnParts = kTileN_ / kPartColumns;
   static constexpr int kParts = Base::kRowGroups * kColumnParts;
-  // Columns that surely share a scale, where these are of squares.
-  static constexpr int kGroupColumns = kTileN_ % 128 == 0 ? 128 : 64;
-  static constexpr int kGroupsPerPart = kPartColumns / kGroupColumns;
-  static constexpr int kColumnGroups = kTileN_ / kGroupColumns;
-  static constexpr int kPieces = kTileM_ * kTileN_ > 128 * 192 ? 1 : 3;
+  // A consumer with one group of rows reads them once for all parts.
+  static constexpr bool kHasAInRegisters = Base::kRowGroups == 1;
+  static constexpr int kPieces = 1;
   static constexpr int kEpilogueBytes = kPieces * Base::kPieceBytes;
   // Scales of a's rows, and of b's rows where these have some of their own.
   static constexpr int kScales = kTileM_ + kTileN_;
@@ -46,6 +47,12 @@ struct BlockConfig
       Base::kNumConsumers * kWarpgroupSize / kWarpSize;
   static_assert(kSharedBytes <= 232448);
 };
+
+// Scales of squares, one a tile and block: 256 x 128.
+using BySquares = BlockConfig<256, 128, Pairs::kAbreast, false>;
+// Scales of rows on both sides: 128 x 256. Tensor cores read a from registers,
+// since shared memory has the scales of columns to deliver as well.
+using ByRows = BlockConfig<128, 256, Pairs::kStacked, true>;
 
 struct BlockParams : Params {
   const float* a_scale;
@@ -71,7 +78,7 @@ __device__ __forceinline__ uint32_t ScaleBytes(int count) {
 }
 
 // One thread feeds the block: tiles of a and b, and the scales of their rows.
-template <typename C, bool kScalesRowsOfB>
+template <typename C>
 __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
                                               const BlockShared& shared) {
   PrefetchTensorMap(&p.a);
@@ -89,8 +96,9 @@ __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
         ScaleBytes(min(C::kTileM, p.num_rows - tile.row));
     const float* scales = p.a_scale + tile.row;
     const uint32_t b_scale_bytes =
-        kScalesRowsOfB ? ScaleBytes(min(C::kTileN, p.num_columns - tile.column))
-                       : 0;
+        C::kScalesRowsOfB
+            ? ScaleBytes(min(C::kTileN, p.num_columns - tile.column))
+            : 0;
     const float* b_scales = p.b_scale + tile.column;
     for (int block = 0; block < p.num_k_blocks; ++block) {
       uint64_t* full = &shared.barriers->full[ring.stage];
@@ -107,7 +115,7 @@ __device__ __forceinline__ void ProduceBlocks(const BlockParams& p,
         LoadBulk(stage_scales, scales, scale_bytes, full);
         scales += p.a_scale_stride;
       }
-      if (kScalesRowsOfB && b_scale_bytes > 0) {
+      if (C::kScalesRowsOfB && b_scale_bytes > 0) {
         LoadBulk(stage_scales + C::kTileM, b_scales, b_scale_bytes, full);
         b_scales += p.b_scale_block_stride;
       }
@@ -134,16 +142,15 @@ __device__ __forceinline__ void AddScaledByRows(float (&sums)[kSize],
   }
 }
 
-// The same where groups of columns have one scale each.
-template <int kSize, int kGroups>
-__device__ __forceinline__ void AddScaledByGroups(
+// The same where all columns have one scale.
+template <int kSize>
+__device__ __forceinline__ void AddScaledBySquare(
     float (&sums)[kSize], const float (&products)[kSize],
-    const float (&row_scale)[2], const float (&scale)[kGroups]) {
+    const float (&row_scale)[2], float scale) {
+  const float low = row_scale[0] * scale;
+  const float high = row_scale[1] * scale;
 #pragma unroll
   for (int i = 0; i < kSize; i += 4) {
-    const int group = i / (kSize / kGroups);
-    const float low = row_scale[0] * scale[group];
-    const float high = row_scale[1] * scale[group];
     sums[i] += low * products[i];
     sums[i + 1] += low * products[i + 1];
     sums[i + 2] += high * products[i + 2];
@@ -234,47 +241,37 @@ struct BlockConsumer {
   }
 };
 
-// Where the scales of a tile's groups of columns are, and those of the next
-// block.
-template <typename C>
-struct GroupScales {
-  static constexpr int kGroups = C::kColumnGroups;
-  const float* address[kGroups];
-  float next[kGroups];
-  int64_t block_stride;
-  int last_block;
+// The scale of a tile's 128 columns, fetched a block ahead.
+class SquareScale {
+ public:
+  // The second block of a cluster may have no columns: any scale will do then.
+  __device__ __forceinline__ SquareScale(const BlockParams& p, int column)
+      : address_(p.b_scale + int64_t{min(column, p.num_columns - 1) / 128} *
+                                 p.b_scale_stride),
+        block_stride_(p.b_scale_block_stride),
+        last_block_(p.num_k_blocks - 1),
+        next_(__ldg(address_)) {}
 
-  // Beyond the last column any scale will do.
-  __device__ __forceinline__ GroupScales(const BlockParams& p, int column)
-      : block_stride(p.b_scale_block_stride), last_block(p.num_k_blocks - 1) {
-    const int last_group = (p.num_columns - 1) / 128;
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int group = min((column + C::kGroupColumns * g) / 128, last_group);
-      address[g] = p.b_scale + int64_t{group} * p.b_scale_stride;
-      next[g] = __ldg(address[g]);
-    }
-  }
-
-  __device__ __forceinline__ void Take(float (&scale)[kGroups]) const {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) scale[g] = next[g];
-  }
+  __device__ __forceinline__ float next() const { return next_; }
   __device__ __forceinline__ void Fetch(int block) {
-    const int64_t offset = min(block, last_block) * block_stride;
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) next[g] = __ldg(address[g] + offset);
+    next_ = __ldg(address_ + min(block, last_block_) * block_stride_);
   }
+
+ private:
+  const float* address_;
+  int64_t block_stride_;
+  int last_block_;
+  float next_;
 };
 
 // Sums up a tile: the tensor cores multiply a part of a block, then fp32 units
 // scale it and add it up, meanwhile the other consumer has the tensor cores.
-template <typename C, bool kScalesRowsOfB, bool kTakesTurns>
+template <typename C>
 __device__ __forceinline__ void SumTile(
     const BlockParams& p, const BlockConsumer<C>& self, int column,
     Ring<C::kStages>& ring, float (&sums)[C::kParts][C::kPartColumns / 2]) {
   float products[C::kPartColumns / 2];
-  GroupScales<C> groups(p, column);
+  [[maybe_unused]] SquareScale square(p, C::kScalesRowsOfB ? 0 : column);
 #pragma unroll 1
   for (int block = 0; block < p.num_k_blocks; ++block) {
     BarrierWait(&self.shared.barriers->full[ring.stage], ring.parity);
@@ -283,47 +280,33 @@ __device__ __forceinline__ void SumTile(
     for (int group = 0; group < C::kRowGroups; ++group) {
       self.LoadRowScales(ring.stage, group, row_scale[group]);
     }
-    [[maybe_unused]] float scale[C::kColumnGroups];
-    if constexpr (!kScalesRowsOfB) groups.Take(scale);
+    [[maybe_unused]] const float scale = square.next();
     [[maybe_unused]] uint32_t a[4][4];
     if constexpr (C::kHasAInRegisters) self.LoadA(ring.stage, a);
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) {
       const int row_group = part / C::kColumnParts;
       const int first_column = part % C::kColumnParts * C::kPartColumns;
-      if constexpr (kTakesTurns) {
-        NamedBarrierSync(kTurnBarrier + self.consumer, 2 * kWarpgroupSize);
-      }
       RegisterFence(products);
       if constexpr (C::kHasAInRegisters) {
         self.Multiply(products, a, ring.stage, first_column);
       } else {
         self.Multiply(products, ring.stage, row_group, first_column);
       }
-      if constexpr (kTakesTurns) {
-        NamedBarrierArrive(kTurnBarrier + 1 - self.consumer,
-                           2 * kWarpgroupSize);
-      }
-      if constexpr (!kScalesRowsOfB) {
-        if (part == 0) groups.Fetch(block + 1);
+      if constexpr (!C::kScalesRowsOfB) {
+        if (part == 0) square.Fetch(block + 1);
       }
       WgmmaWait<0>();
       RegisterFence(products);
       const bool is_last = part == C::kParts - 1;
-      if constexpr (kScalesRowsOfB) {
+      if constexpr (C::kScalesRowsOfB) {
         AddScaledByRows(sums[part], products, row_scale[row_group],
                         self.shared.scales + ring.stage * C::kScales +
                             C::kTileM + first_column + 2 * (self.lane % 4));
         if (is_last) self.Release(ring.stage);
       } else {
         if (is_last) self.Release(ring.stage);
-        float part_scale[C::kGroupsPerPart];
-#pragma unroll
-        for (int g = 0; g < C::kGroupsPerPart; ++g) {
-          part_scale[g] = scale[first_column / C::kGroupColumns + g];
-        }
-        AddScaledByGroups(sums[part], products, row_scale[row_group],
-                          part_scale);
+        AddScaledBySquare(sums[part], products, row_scale[row_group], scale);
       }
     }
     ring.Advance();
@@ -331,8 +314,7 @@ __device__ __forceinline__ void SumTile(
 }
 
 // One consumer warpgroup: half the rows of every tile.
-template <typename C, typename Epilogue, bool kScalesRowsOfB,
-          Fp8BlockSchedule kSchedule>
+template <typename C, typename Epilogue>
 __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
                                               const BlockShared& shared,
                                               int consumer) {
@@ -343,10 +325,6 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
                                  .consumer = consumer,
                                  .lane = lane,
                                  .own_row = thread / kWarpSize * 16 + lane / 4};
-  constexpr bool kTakesTurns = kSchedule == Fp8BlockSchedule::kTurns;
-  if (kTakesTurns && consumer == 1) {
-    NamedBarrierArrive(kTurnBarrier, 2 * kWarpgroupSize);
-  }
   float sums[C::kParts][C::kPartColumns / 2];
   Ring<C::kStages> ring{.parity = 0};
   Epilogue epilogue(shared.epilogue + consumer * C::kEpilogueBytes,
@@ -361,7 +339,7 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
 #pragma unroll
       for (float& sum : sums[part]) sum = 0.0f;
     }
-    SumTile<C, kScalesRowsOfB, kTakesTurns>(p, self, tile.column, ring, sums);
+    SumTile<C>(p, self, tile.column, ring, sums);
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) {
       epilogue.template Write<C::kPartColumns>(
@@ -376,8 +354,7 @@ __device__ __forceinline__ void ConsumeBlocks(const BlockParams& p,
 // One block a multiprocessor for the whole launch: a producer and two
 // consumers. Limited by the tensor cores, a quarter of whose time the fp32
 // units need for the sums.
-template <typename C, typename Epilogue, bool kScalesRowsOfB,
-          Fp8BlockSchedule kSchedule>
+template <typename C, typename Epilogue>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
     GemmFp8BlockKernel(const __grid_constant__ BlockParams p) {
   extern __shared__ uint8_t unaligned_shared[];
@@ -403,12 +380,11 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ShrinkRegisters<C::kProducerRegisters>();
-    if (threadIdx.x == 0) ProduceBlocks<C, kScalesRowsOfB>(p, shared);
+    if (threadIdx.x == 0) ProduceBlocks<C>(p, shared);
     __syncwarp();
   } else {
     GrowRegisters<C::kConsumerRegisters>();
-    ConsumeBlocks<C, Epilogue, kScalesRowsOfB, kSchedule>(p, shared,
-                                                          warpgroup - 1);
+    ConsumeBlocks<C, Epilogue>(p, shared, warpgroup - 1);
   }
   // A block stays while the other may still write to its shared memory.
   ClusterSync();
@@ -470,15 +446,13 @@ absl::Status CheckBlockArgs(const GemmFp8BlockArgs& args) {
 }
 
 // Clusters of rows that are worked on together, which makes a round of 66
-// clusters about square: 8 x 256 rows, 8 x 192 columns.
+// clusters about square: 8 x 256 rows, 8 x 256 columns.
 constexpr int kBlockRaster = 8;
 
-template <typename C, typename Epilogue, bool kScalesRowsOfB,
-          Fp8BlockSchedule kSchedule>
+template <typename C, typename Epilogue>
 absl::Status LaunchBlock(const BlockParams& params, int num_clusters,
                          cudaStream_t stream) {
-  const auto kernel =
-      GemmFp8BlockKernel<C, Epilogue, kScalesRowsOfB, kSchedule>;
+  const auto kernel = GemmFp8BlockKernel<C, Epilogue>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   cudaLaunchConfig_t config = {};
@@ -495,7 +469,7 @@ absl::Status LaunchBlock(const BlockParams& params, int num_clusters,
                     "launch GemmFp8BlockSm90");
 }
 
-template <typename C, Fp8BlockSchedule kSchedule>
+template <typename C>
 absl::Status LaunchBlocks(const GemmFp8BlockArgs& args, int num_multiprocessors,
                           cudaStream_t stream) {
   BlockParams p = {};
@@ -524,20 +498,14 @@ absl::Status LaunchBlocks(const GemmFp8BlockArgs& args, int num_multiprocessors,
   p.b_scale_block_stride = is_by_group ? 1 : args.b_scale_stride;
   const int num_clusters = NumClusters(p.num_tile_rows * p.num_tile_columns,
                                        num_multiprocessors / C::kCluster);
-  if (!args.fp32_output) {
-    return LaunchBlock<C, StoreBf16<C>, false, kSchedule>(p, num_clusters,
-                                                          stream);
+  if constexpr (!C::kScalesRowsOfB) {
+    if (!args.fp32_output) {
+      return LaunchBlock<C, StoreBf16<C>>(p, num_clusters, stream);
+    }
   }
-  const auto launch = [&]<bool kScalesRowsOfB>() {
-    return args.accumulate
-               ? LaunchBlock<C, StoreFp32<C, true>, kScalesRowsOfB, kSchedule>(
-                     p, num_clusters, stream)
-               : LaunchBlock<C, StoreFp32<C, false>, kScalesRowsOfB, kSchedule>(
-                     p, num_clusters, stream);
-  };
-  return args.scales_of_b == Fp8ScalesOfB::kRows
-             ? launch.template operator()<true>()
-             : launch.template operator()<false>();
+  return args.accumulate
+             ? LaunchBlock<C, StoreFp32<C, true>>(p, num_clusters, stream)
+             : LaunchBlock<C, StoreFp32<C, false>>(p, num_clusters, stream);
 }
 
 }  // namespace
@@ -555,22 +523,9 @@ absl::Status LaunchGemmFp8BlockSm90(const GemmFp8BlockArgs& args,
   }
   const int most = num_multiprocessors == 0 ? limits.num_multiprocessors
                                             : num_multiprocessors;
-  const auto launch = [&]<typename C>() {
-    return args.schedule == Fp8BlockSchedule::kTurns
-               ? LaunchBlocks<C, Fp8BlockSchedule::kTurns>(args, most, stream)
-               : LaunchBlocks<C, Fp8BlockSchedule::kFree>(args, most, stream);
-  };
-  switch (args.tile) {
-    case Fp8BlockTile::k256x128:
-      return launch.operator()<BlockConfig<256, 128, Pairs::kAbreast, false>>();
-    case Fp8BlockTile::k128x256:
-      return launch.operator()<BlockConfig<128, 256, Pairs::kStacked, false>>();
-    case Fp8BlockTile::k128x256Registers:
-      return launch.operator()<BlockConfig<128, 256, Pairs::kStacked, true>>();
-    case Fp8BlockTile::k128x192:
-      break;
-  }
-  return launch.operator()<BlockConfig<128, 192, Pairs::kStacked, false>>();
+  return args.scales_of_b == Fp8ScalesOfB::kRows
+             ? LaunchBlocks<ByRows>(args, most, stream)
+             : LaunchBlocks<BySquares>(args, most, stream);
 }
 
 }  // namespace millrace
