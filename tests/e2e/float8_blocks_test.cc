@@ -78,7 +78,8 @@ TEST(Float8BlocksTest, LearnsWhatFloat32Learns) {
 // one rank. Other sums in fp32 move a few numbers over the middle between two
 // 8-bit ones; measured: losses within 4e-4, norms within 8e-3, in twelve steps.
 // Which numbers move depends on the processor's vector width: the first loss
-// was within 1e-9 with AVX2, and within 7.2e-7 with AVX-512.
+// and norm were within 1e-9 and 8e-6 with AVX2, within 8e-7 and 1.3e-4 with
+// AVX-512.
 TEST(Float8BlocksTest, LayoutsGiveTheNumbersOfOneRank) {
   const JobSpec job = BlockJob();
   const auto run = [&](const Layout& layout) {
@@ -119,7 +120,7 @@ TEST(Float8BlocksTest, LayoutsGiveTheNumbersOfOneRank) {
       const double norm =
           std::abs(result.gradient_norms[i] / alone.gradient_norms[i] - 1);
       EXPECT_LE(loss, i == 0 ? 2e-6 : 5e-3) << i;
-      EXPECT_LE(norm, i == 0 ? 1e-4 : 3e-2) << i;
+      EXPECT_LE(norm, i == 0 ? 5e-4 : 3e-2) << i;
       worst_loss = std::max(worst_loss, loss);
       worst_norm = std::max(worst_norm, norm);
     }
