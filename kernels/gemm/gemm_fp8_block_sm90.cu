@@ -17,8 +17,7 @@ using namespace gemm_sm90;  // NOLINT: the vocabulary of this kernel.
 // block along k is 128 bytes in both. A consumer has half the rows of a tile.
 // It multiplies part after part of its share, so that registers hold the
 // products of one part and the sums of all. Both pairs of blocks make clusters
-// of 256 x 256, of which the usual sizes of weights are multiples; tiles of 192
-// columns left a third of a gradient's second round idle.
+// of 256 x 256, of which the usual sizes of weights are multiples.
 template <int kTileM_, int kTileN_, Pairs kPairs_, bool kScalesRowsOfB_>
 struct BlockConfig
     : Config<kTileM_, kTileN_, 4, kPairs_, Sharing::kHalves, false, false> {
@@ -50,8 +49,8 @@ struct BlockConfig
 
 // Scales of squares, one a tile and block: 256 x 128.
 using BySquares = BlockConfig<256, 128, Pairs::kAbreast, false>;
-// Scales of rows on both sides: 128 x 256. Tensor cores read a from registers,
-// since shared memory has the scales of columns to deliver as well.
+// Scales of rows on both sides: 128 x 256, a in registers. Both were the
+// fastest of eight (docs/results/2026-11-28-fp8-blockwise-products.md).
 using ByRows = BlockConfig<128, 256, Pairs::kStacked, true>;
 
 struct BlockParams : Params {

@@ -151,6 +151,9 @@ INSTANTIATE_TEST_SUITE_P(
                   Fp8ScalesOfB::kTurnedSquares},
         BlockCase{130, 72, 256, true, false, 0, Fp8ScalesOfB::kRows},
         BlockCase{257, 400, 1024, true, true, 1, Fp8ScalesOfB::kRows},
+        BlockCase{1, 8, 128, true, false, 0, Fp8ScalesOfB::kRows},
+        BlockCase{129, 264, 128, true, true, 0, Fp8ScalesOfB::kRows},
+        BlockCase{255, 136, 128}, BlockCase{385, 264, 128, true, true},
         BlockCase{2304, 3072, 384, true, true, 0, Fp8ScalesOfB::kRows}),
     [](const testing::TestParamInfo<BlockCase>& info) {
       return absl::StrCat(
