@@ -196,18 +196,19 @@ class RoundedWeights {
 
 // The results of the CPU's kCompared steps, with validation before and after.
 // For bf16 it computes with rounded weights.
-struct Expected {
+struct LearntOnCpu {
   double validation_before;
   std::vector<StepResult> results;
   double validation_after;
 };
 constexpr int64_t kCompared = 20;
-Expected LearnOnCpu(const JobSpec& job, Precision precision, int64_t document) {
+LearntOnCpu LearnOnCpu(const JobSpec& job, Precision precision,
+                       int64_t document) {
   CutBatches batches(job, document);
   auto cpu = OnCpu(job, batches);
   RoundedWeights weights(*cpu);
   const bool rounds = precision == Precision::kBfloat16;
-  Expected expected;
+  LearntOnCpu expected;
   if (rounds) weights.Round();
   expected.validation_before = *cpu->RunValidation(2);
   for (int64_t i = 0; i < kCompared; ++i) {
@@ -236,7 +237,7 @@ class CudaTrainerCases : public testing::TestWithParam<Case> {};
 TEST_P(CudaTrainerCases, LearnsWhatTheCpuDoes) {
   const Case& c = GetParam();
   const JobSpec job = Job();
-  const Expected expected = LearnOnCpu(job, c.precision, c.document);
+  const LearntOnCpu expected = LearnOnCpu(job, c.precision, c.document);
   CutBatches batches(job, c.document);
   auto gpu = OnGpu(job, c.precision, batches);
   ASSERT_NE(gpu, nullptr);
