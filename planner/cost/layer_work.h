@@ -24,8 +24,8 @@ struct RankParameters {
   // The part of `dense` that our workers keep and gather in 8 bits, without a
   // copy in the storage format. LoadOf() (stage_time.h) counts it.
   double float8 = 0;
-  // The part of `dense` that has two copies in 8 bits beside the storage format:
-  // where blocks have scales. LoadOf() counts it.
+  // The part of `dense` that has two copies in 8 bits beside the storage
+  // format: where blocks have scales. LoadOf() counts it.
   double copied = 0;
 };
 
