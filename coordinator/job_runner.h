@@ -449,7 +449,7 @@ class JobRunner {
   std::set<ReplicaSet> refused_replicas_;
   std::string source_;    // Of the generation's state; empty: not a recovery.
   double restore_s_ = 0;  // On the slowest rank.
-  // What ranks did before their first step, each part on its slowest rank.
+  // The parts of a start, from data to restoring, each on its slowest rank.
   std::vector<std::pair<std::string, double>> start_parts_;
 
   std::optional<StepObserver> observer_;  // Since the first measured step.

@@ -31,7 +31,8 @@ struct QuantizeQkvArgs {
   float* v_scale;    // The same.
   const float* qkv;  // [T, (num_heads + 2 num_kv_heads) head_dim]: query heads,
                      // key heads, value heads.
-  // Of the matrix that queries and keys are multiplied by.
+  // The diagonal of the matrix that queries and keys are multiplied by, as in
+  // attention_fp8_quantize.h.
   uint64_t signs[2];
   AttentionFp8Shape shape;
 };

@@ -137,7 +137,7 @@ void QuantizeValues(const QuantizeQkvArgs& args, int64_t item) {
   }
 }
 
-// As in attention_fp8_softmax.cuh.
+// The constants of attention_fp8_softmax.cuh.
 constexpr float kExponentOffset = 8;
 constexpr float kLeastWeight = 0x1p-64f;
 constexpr int kLeastUnit = -120;

@@ -1,4 +1,4 @@
-// What keeps a job from computing in the formats that it asks for.
+// Finds what keeps a job from computing in the formats that it asks for.
 
 #ifndef MILLRACE_PLANNER_JOB_PRECISION_PROBLEMS_H_
 #define MILLRACE_PLANNER_JOB_PRECISION_PROBLEMS_H_

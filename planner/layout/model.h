@@ -29,8 +29,8 @@ const char* FeedForwardName(FeedForward kind);
 enum class NormKind : uint8_t { kRms, kLayer };
 const char* NormKindName(NormKind kind);  // "rms", "layer".
 
-// What attention's forward pass computes from: query, key and value as stored,
-// or copies of them in 8 bits. The backward pass reads them as stored.
+// Attention's forward pass reads query, key and value as they are stored, or
+// copies of them in 8 bits. The backward pass reads them as stored.
 enum class AttentionFormat : uint8_t { kAsStored, kFloat8 };
 
 // Layers whose feed-forward block is a mixture of experts (Shazeer et al.,

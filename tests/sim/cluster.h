@@ -200,7 +200,7 @@ class Cluster {
   int32_t HostOf(WorkerIdx worker) const {
     return ToInt(worker) / options_.devices_per_agent;
   }
-  // Of the generation's members.
+  // Counts the hosts of the generation's members that cannot be reached.
   int32_t NumHostsAway(Generation generation) const;
 
   const ClusterOptions options_;

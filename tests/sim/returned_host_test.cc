@@ -1,4 +1,4 @@
-// What the job's state machine orders of a host that comes back.
+// Checks what the job's state machine orders of a host that comes back.
 
 #include <gtest/gtest.h>
 

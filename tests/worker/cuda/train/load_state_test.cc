@@ -11,25 +11,14 @@
 #include "fault/faulty_file_system.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_batches.h"
+#include "tests/worker/cuda/train/gpu_job.h"
 #include "worker/cuda/train/trainer.h"
 
 namespace millrace {
 namespace {
 
 JobSpec LoadedJob() {
-  JobSpec job;
-  job.name = "loaded";
-  job.model = {.vocab_size = 512,
-               .hidden = 256,
-               .num_layers = 2,
-               .num_heads = 4,
-               .num_kv_heads = 2,
-               .head_dim = 64,
-               .ffn_hidden = 512,
-               .sequence_length = 256};
-  job.training.num_steps = 100;
-  job.training.global_batch = 8;
-  job.training.seed = 1234;
+  JobSpec job = GpuJob();
   job.training.deterministic = true;
   return job;
 }

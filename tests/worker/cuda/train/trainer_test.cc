@@ -21,6 +21,7 @@
 #include "planner/simulate/timeline.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/kernels/gpu_testing.h"
+#include "tests/worker/cuda/train/gpu_job.h"
 #include "worker/communicate/in_process_communicator.h"
 #include "worker/cpu/trainer.h"
 
@@ -28,27 +29,6 @@ namespace millrace {
 namespace {
 
 using testing::HasSubstr;
-
-// Shapes that the fast kernels take: head dim 64, tiles of 64.
-JobSpec Job() {
-  JobSpec job;
-  job.name = "small";
-  job.model = {.vocab_size = 512,
-               .hidden = 256,
-               .num_layers = 2,
-               .num_heads = 4,
-               .num_kv_heads = 2,
-               .head_dim = 64,
-               .ffn_hidden = 512,
-               .sequence_length = 256};
-  job.training.num_steps = 100;
-  job.training.global_batch = 8;
-  job.training.seed = 1234;
-  // Slow enough that a loss's difference is rounding, not the place on a cliff.
-  job.training.optimizer.learning_rate = 2e-4;
-  job.training.optimizer.warmup_steps = 5;
-  return job;
-}
 
 Layout LayoutOf(Precision precision) {
   return {.micro_batch = 2, .num_microbatches = 4, .precision = precision};
@@ -236,7 +216,7 @@ class CudaTrainerCases : public testing::TestWithParam<Case> {};
 // (seen: 1e-7) and for activations rounded to bf16 (seen: 3e-4).
 TEST_P(CudaTrainerCases, LearnsWhatTheCpuDoes) {
   const Case& c = GetParam();
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   const LearntOnCpu expected = LearnOnCpu(job, c.precision, c.document);
   CutBatches batches(job, c.document);
   auto gpu = OnGpu(job, c.precision, batches);
@@ -293,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(Both, CudaTrainerTest,
 // Goal: training starts from the CPU's initial weights. Method: all pieces,
 // matched by tensor; rounding may differ by the last bit of one number in 10^8.
 TEST_P(CudaTrainerTest, StartsFromTheSameWeights) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 0);
   auto gpu = OnGpu(job, GetParam(), batches);
   ASSERT_NE(gpu, nullptr);
@@ -321,7 +301,7 @@ TEST_P(CudaTrainerTest, StartsFromTheSameWeights) {
 // Goal: in deterministic mode equal runs give equal bits, from graphs as from
 // the streams, measured or not. Method: state and losses after eight steps.
 TEST_P(CudaTrainerTest, GraphsAndStreamsGiveEqualBits) {
-  JobSpec job = Job();
+  JobSpec job = GpuJob();
   job.training.deterministic = true;
   CutBatches batches(job, 100);
   std::vector<std::vector<float>> state;
@@ -350,7 +330,7 @@ TEST_P(CudaTrainerTest, GraphsAndStreamsGiveEqualBits) {
 // bit for bit; a validation or a reading in between changes nothing. Method:
 // four steps, four more in another trainer, against eight at once.
 TEST_P(CudaTrainerTest, GoesOnFromALoadedState) {
-  JobSpec job = Job();
+  JobSpec job = GpuJob();
   job.training.deterministic = true;
   CutBatches batches(job, 0);
   auto whole = OnGpu(job, GetParam(), batches);
@@ -380,7 +360,7 @@ TEST_P(CudaTrainerTest, GoesOnFromALoadedState) {
 // Goal: results lag by one step, LastResult() catches up, a vote comes back
 // with its own step, and results outlast a validation. Method: by hand.
 TEST_P(CudaTrainerTest, ResultsLagByOneStep) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 0);
   auto trainer = OnGpu(job, GetParam(), batches);
   ASSERT_NE(trainer, nullptr);
@@ -405,7 +385,7 @@ TEST_P(CudaTrainerTest, ResultsLagByOneStep) {
 // and says where its time went. Method: three measured steps, the last looked
 // at.
 TEST_P(CudaTrainerTest, MeasuresStepsOnDemand) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 0);
   auto trainer = OnGpu(job, GetParam(), batches);
   ASSERT_NE(trainer, nullptr);
@@ -432,7 +412,7 @@ TEST_P(CudaTrainerTest, MeasuresStepsOnDemand) {
 // Goal: steps allocate nothing on the device once all they do has been done.
 // Method: free memory before and after.
 TEST_P(CudaTrainerTest, StepsAllocateNothing) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 100);
   auto trainer = OnGpu(job, GetParam(), batches);
   ASSERT_NE(trainer, nullptr);
@@ -447,7 +427,7 @@ TEST_P(CudaTrainerTest, StepsAllocateNothing) {
 // Goal: a step whose loss is not a number reports it and leaves the state
 // alone. Method: poison one weight of the head, compare all before and after.
 TEST_P(CudaTrainerTest, NonFiniteStepLeavesStateAlone) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 0);
   auto trainer = OnGpu(job, GetParam(), batches);
   ASSERT_NE(trainer, nullptr);
@@ -476,7 +456,7 @@ std::vector<std::vector<float>> WaitForSnapshot(const StateSnapshot& snapshot) {
 // Method: a state of gigabytes, whose copy takes longer than steps do, in
 // pinned memory; again in the same memory.
 TEST_P(CudaTrainerTest, StepsWaitForSnapshots) {
-  JobSpec job = Job();
+  JobSpec job = GpuJob();
   job.model.vocab_size = 65536;
   job.model.hidden = 1024;
   job.model.num_heads = 16;
@@ -501,7 +481,7 @@ TEST_P(CudaTrainerTest, StepsWaitForSnapshots) {
 // Goal: a snapshot is of the newest step that the device was given, done or
 // not. Method: beside a trainer that is waited for.
 TEST_P(CudaTrainerTest, SnapshotsAreOfTheNewestStep) {
-  JobSpec job = Job();
+  JobSpec job = GpuJob();
   job.training.deterministic = true;
   CutBatches batches(job, 0), same_batches(job, 0);
   auto trainer = OnGpu(job, GetParam(), batches);
@@ -523,7 +503,7 @@ TEST_P(CudaTrainerTest, SnapshotsAreOfTheNewestStep) {
 // training of this trainer. Method: step 3 fails; it is read ahead while step 2
 // runs.
 TEST_P(CudaTrainerTest, BatchErrorsComeThrough) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 0);
   batches.fails_at = 3;
   auto trainer = OnGpu(job, GetParam(), batches);
@@ -540,7 +520,7 @@ TEST_P(CudaTrainerTest, BatchErrorsComeThrough) {
 // Goal: Abort() refuses what comes after it, at once. Method: from another
 // thread.
 TEST_P(CudaTrainerTest, AbortEndsTheTraining) {
-  const JobSpec job = Job();
+  const JobSpec job = GpuJob();
   CutBatches batches(job, 0);
   auto trainer = OnGpu(job, GetParam(), batches);
   ASSERT_NE(trainer, nullptr);
@@ -553,7 +533,7 @@ TEST_P(CudaTrainerTest, AbortEndsTheTraining) {
 // Goal: a plan that does not fit is refused with the sizes. Method: a model of
 // terabytes.
 TEST(CudaTrainerRefusalTest, SaysWhatDoesNotFit) {
-  JobSpec job = Job();
+  JobSpec job = GpuJob();
   job.model.hidden = 65536;
   job.model.ffn_hidden = 262144;
   CutBatches batches(job, 0);
