@@ -55,6 +55,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   command->add_option("--heartbeat-ms", arguments->heartbeat_ms)
       ->check(CLI::PositiveNumber);
   command->add_option("--replica-fd", worker.replica_fd);
+  command->add_option("--predecessor-fd", worker.predecessor_fds);
   command->add_option("--data-prefix", worker.data_prefixes);
   command->add_option("--evaluation-prefix", worker.evaluation_prefixes);
   command->group("");  // Not for people.

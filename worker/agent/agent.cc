@@ -40,12 +40,14 @@
 #include "worker/agent/replica_store.h"
 #include "worker/agent/run_copies.h"
 #include "worker/agent/worker_child.h"
+#include "worker/agent/worker_children.h"
 #include "worker/data/prepare.h"
 
 namespace millrace {
 namespace {
 
-constexpr int kPollMs = 200;
+// How late a worker may be seen to exit.
+constexpr int kPollMs = 40;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
@@ -78,11 +80,6 @@ class Agent {
   }
 
  private:
-  struct Worker {
-    int32_t incarnation;
-    pid_t pid;
-  };
-
   absl::StatusOr<int> RunUntilShutdown() {
     const sigset_t signals = AgentSignals();
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -105,7 +102,7 @@ class Agent {
       if (poll(fds, std::size(fds), kPollMs) < 0 && errno != EINTR) {
         return absl::InternalError("poll failed");
       }
-      RETURN_IF_ERROR(HandleSignals());
+      HandleSignals();
       RETURN_IF_ERROR(UpdateCoordinator());
       RETURN_IF_ERROR(HandleMessages());
       if (data_.has_value() && data_->TakeResult(&prepared_)) HandleData();
@@ -155,10 +152,10 @@ class Agent {
       }
     }
     if (stop_.has_value()) *agent->mutable_stop() = *stop_;
-    for (const auto& [worker_idx, worker] : workers_) {
+    for (const auto& [worker_idx, incarnation] : workers_.Living()) {
       protocol::LiveWorker* live = agent->add_workers();
       live->set_worker(worker_idx);
-      live->set_incarnation(worker.incarnation);
+      live->set_incarnation(incarnation);
     }
     return hello;
   }
@@ -180,12 +177,10 @@ class Agent {
   absl::Status StartWorker(const protocol::StartWorker& order) {
     if (!prepared_.ok()) return absl::OkStatus();  // Of an earlier process.
     const int32_t worker_idx = order.worker();
-    if (const auto found = workers_.find(worker_idx); found != workers_.end()) {
-      if (found->second.incarnation >= order.incarnation()) {
+    for (const auto& [living, incarnation] : workers_.Living()) {
+      if (living == worker_idx && incarnation >= order.incarnation()) {
         return absl::OkStatus();  // Said twice.
       }
-      kill(found->second.pid, SIGKILL);
-      waitpid(found->second.pid, nullptr, 0);
     }
     ASSIGN_OR_RETURN(const HostAddress address,
                      ChooseAddress(host_job_->job.network, host_job_->addresses,
@@ -201,15 +196,14 @@ class Agent {
                                  places_.DeviceOf(worker_idx),
                    .log_path = WorkerLog(worker_idx)},
                   *host_job_, *prepared_);
-    ASSIGN_OR_RETURN(child.keep_fd, places_.ReplicaMemoryOf(worker_idx));
+    int replica_fd = -1;
+    ASSIGN_OR_RETURN(replica_fd, places_.ReplicaMemoryOf(worker_idx));
+    child.keep_fds = {replica_fd};
     child.arguments.insert(child.arguments.end(),
-                           {"--replica-fd", absl::StrCat(child.keep_fd)});
+                           {"--replica-fd", absl::StrCat(replica_fd)});
     pid_t pid = 0;
-    ASSIGN_OR_RETURN(pid, StartChild(child));
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      workers_[worker_idx] = {order.incarnation(), pid};
-    }
+    ASSIGN_OR_RETURN(
+        pid, workers_.Start(worker_idx, order.incarnation(), std::move(child)));
     Log(absl::StrCat("started worker ", worker_idx, ", incarnation ",
                      order.incarnation(), ", process ", pid, ", at ",
                      address.address, ", over ", address.interface));
@@ -220,28 +214,21 @@ class Agent {
     return RankLogPath(host_job_->run_directory, worker_idx);
   }
 
-  absl::Status ReapChildren() {
-    for (auto it = workers_.begin(); it != workers_.end();) {
-      int wait_status = 0;
-      if (waitpid(it->second.pid, &wait_status, WNOHANG) != it->second.pid) {
-        ++it;
-        continue;
-      }
+  void TellDeaths() {
+    for (const WorkerChildren::Death& death : workers_.TakeDeaths()) {
+      const std::string how = DescribeExit(death.wait_status);
       protocol::ToCoordinator message;
-      message.mutable_worker_died()->set_worker(it->first);
-      message.mutable_worker_died()->set_incarnation(it->second.incarnation);
-      message.mutable_worker_died()->set_detail(DescribeExit(wait_status));
+      message.mutable_worker_died()->set_worker(death.worker_idx);
+      message.mutable_worker_died()->set_incarnation(death.incarnation);
+      message.mutable_worker_died()->set_detail(how);
       if (!host_job_->sees_run_directory) {
         message.mutable_worker_died()->set_log_end(absl::StrCat(
-            "The end of ", options_.host, ":", WorkerLog(it->first), ":\n",
-            EndOfLog(WorkerLog(it->first))));
+            "The end of ", options_.host, ":", WorkerLog(death.worker_idx),
+            ":\n", EndOfLog(WorkerLog(death.worker_idx))));
       }
-      Log(absl::StrCat("worker ", it->first, " ", DescribeExit(wait_status)));
+      Log(absl::StrCat("worker ", death.worker_idx, " ", how));
       client_->SendReliably(std::move(message));
-      std::lock_guard<std::mutex> lock(mutex_);
-      it = workers_.erase(it);
     }
-    return absl::OkStatus();
   }
 
   absl::Status UpdateCoordinator() {
@@ -257,7 +244,7 @@ class Agent {
 
   // Inputs. -------------------------------------------------------------------
 
-  absl::Status HandleSignals() {
+  void HandleSignals() {
     signalfd_siginfo info;
     while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGUSR1) {
@@ -272,7 +259,7 @@ class Agent {
       Log("the launcher is gone");
       RequestStop({});
     }
-    return ReapChildren();
+    TellDeaths();
   }
 
   struct Stop {
@@ -330,11 +317,7 @@ class Agent {
         return StartWorker(message.start_worker());
       case protocol::FromCoordinator::kKillWorker: {
         const protocol::KillWorker& order = message.kill_worker();
-        const auto found = workers_.find(order.worker());
-        if (found != workers_.end() &&
-            found->second.incarnation == order.incarnation()) {
-          kill(found->second.pid, SIGKILL);
-        }
+        workers_.Kill(order.worker(), order.incarnation());
         break;
       }
       case protocol::FromCoordinator::kReadLog:
@@ -505,8 +488,7 @@ class Agent {
         exit_code_ == kDoneExitCode || exit_code_ == kRequeueExitCode;
     const absl::Time deadline =
         MonotonicNow() + (all_well ? kEndLimit : absl::ZeroDuration());
-    for (auto& [worker_idx, worker] : workers_)
-      WaitOrKill(worker.pid, deadline);
+    workers_.End(deadline);
     client_.reset();
     if (coordinator_.pid() > 0) {
       WaitOrKill(coordinator_.pid(), MonotonicNow() + kEndLimit);
@@ -516,22 +498,6 @@ class Agent {
       // writes is renamed into place last, so nothing is left half done.
       std::cout.flush();
       _exit(exit_code_.value_or(1));
-    }
-  }
-
-  void WaitOrKill(pid_t pid, absl::Time deadline) {
-    while (waitpid(pid, nullptr, WNOHANG) == 0) {
-      if (MonotonicNow() >= deadline) {
-        kill(pid, SIGKILL);
-        waitpid(pid, nullptr, 0);
-        return;
-      }
-      // SIGCHLD ends the wait at once.
-      pollfd fd = {.fd = signal_fd_, .events = POLLIN};
-      poll(&fd, 1, kPollMs);
-      signalfd_siginfo info;
-      while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-      }
     }
   }
 
@@ -553,6 +519,7 @@ class Agent {
   bool coordinator_has_ended_ = false;  // For good.
   std::string coordinator_addresses_;   // Empty: only the one that is known.
   WorkerPlaces places_;
+  WorkerChildren workers_;  // By WorkerIdx.
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;
@@ -564,7 +531,6 @@ class Agent {
   std::optional<RunCopies> copies_;    // Of a keeper.
   std::unique_ptr<FileServer> files_;  // Where hosts are several.
   std::optional<protocol::StopRequest> stop_;  // Once asked for.
-  std::map<int32_t, Worker> workers_;          // By WorkerIdx; living ones.
 
   std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
 };

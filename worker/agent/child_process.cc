@@ -11,11 +11,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace millrace {
 namespace {
 
 constexpr char kSelf[] = "/proc/self/exe";
+constexpr absl::Duration kEndPoll = absl::Milliseconds(2);
 
 std::vector<std::string> ChildEnvironment(const ChildOptions& options) {
   std::vector<std::string> result;
@@ -44,7 +47,8 @@ struct Prepared {
   char** environment;
   int log_fd;
   bool keep_stdout;
-  int keep_fd;
+  const int* keep_fds;
+  size_t num_keep_fds;
   pid_t parent;
 };
 
@@ -64,7 +68,9 @@ struct Prepared {
   signal(SIGPIPE, SIG_DFL);
   if (!prepared.keep_stdout) dup2(prepared.log_fd, STDOUT_FILENO);
   dup2(prepared.log_fd, STDERR_FILENO);
-  if (prepared.keep_fd >= 0) fcntl(prepared.keep_fd, F_SETFD, 0);
+  for (size_t i = 0; i < prepared.num_keep_fds; ++i) {
+    fcntl(prepared.keep_fds[i], F_SETFD, 0);
+  }
   execve(kSelf, prepared.arguments, prepared.environment);
   _exit(127);
 }
@@ -88,7 +94,8 @@ absl::StatusOr<pid_t> StartChild(const ChildOptions& options) {
                              .environment = environment_pointers.data(),
                              .log_fd = log_fd,
                              .keep_stdout = options.keep_stdout,
-                             .keep_fd = options.keep_fd,
+                             .keep_fds = options.keep_fds.data(),
+                             .num_keep_fds = options.keep_fds.size(),
                              .parent = getpid()};
   const pid_t pid = fork();
   if (pid == 0) BecomeChild(prepared);
@@ -99,6 +106,17 @@ absl::StatusOr<pid_t> StartChild(const ChildOptions& options) {
         absl::StrCat("cannot start a process: ", strerror(fork_error)));
   }
   return pid;
+}
+
+void WaitOrKill(pid_t pid, absl::Time deadline) {
+  while (waitpid(pid, nullptr, WNOHANG) == 0) {
+    if (MonotonicNow() >= deadline) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+      return;
+    }
+    absl::SleepFor(kEndPoll);
+  }
 }
 
 std::string DescribeExit(int wait_status) {

@@ -98,7 +98,7 @@ absl::Status CoordinatorProcess::Start(const std::vector<std::string>& more) {
                   .environment = {{kSecretVariable, options_.secret}},
                   .log_path = start_->run_directory + "/logs/coordinator.log",
                   .keep_stdout = true,
-                  .keep_fd = start_->listener.fd()}));
+                  .keep_fds = {start_->listener.fd()}}));
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 #include "worker/agent/worker_process.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 #include <optional>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/client.h"
@@ -25,6 +28,8 @@ namespace {
 
 constexpr absl::Duration kTearDownLimit = absl::Seconds(2);
 constexpr int kReplaceMeExitCode = 3;
+// A driver frees the memory of a GPU within a second.
+constexpr absl::Duration kPredecessorLimit = absl::Seconds(30);
 constexpr absl::Duration kHostInterval = absl::Seconds(1);
 
 class WorkerProcess {
@@ -41,6 +46,7 @@ class WorkerProcess {
     if (options_.uses_gpu) {
       warming_up_ = std::thread([this] { WarmUp(); });
     }
+    RETURN_IF_ERROR(WaitForPredecessors());
     ASSIGN_OR_RETURN(
         replicas_, ReplicaKeeper::Create(options_.host_address, options_.secret,
                                          options_.replica_fd));
@@ -68,6 +74,29 @@ class WorkerProcess {
   }
 
  private:
+  // They may still write to the memory file, and hold the GPU's memory.
+  absl::Status WaitForPredecessors() const {
+    const absl::Time deadline = MonotonicNow() + kPredecessorLimit;
+    for (const int fd : options_.predecessor_fds) {
+      pollfd entry = {.fd = fd, .events = POLLIN};
+      int ready = 0;
+      while (ready <= 0) {
+        const int64_t left_ms =
+            absl::ToInt64Milliseconds(deadline - MonotonicNow());
+        if (left_ms <= 0) {
+          return absl::DeadlineExceededError(absl::StrCat(
+              "the process of this worker that died before has not ended "
+              "within ",
+              absl::FormatDuration(kPredecessorLimit),
+              "; does its GPU or its disk hang?"));
+        }
+        ready = poll(&entry, 1, static_cast<int>(left_ms));
+      }
+      close(fd);
+    }
+    return absl::OkStatus();
+  }
+
   void WarmUp() const {
     const double began_s = MonotonicSeconds();
     // Its error is met again, and reported, where the trainer is made.

@@ -29,6 +29,9 @@ struct WorkerOptions {
   // The memory file for copies of the training state (replica_store.h), which
   // the agent holds open too. Below zero: none.
   int replica_fd = -1;
+  // Descriptors of the worker's earlier processes (pidfd_open) that have not
+  // ended yet. Run() waits for them before it joins the job.
+  std::vector<int> predecessor_fds;
   std::vector<std::string> data_prefixes;  // Made by PrefixesToArguments().
   // "NAME=PREFIX" for each prefix of each set of the job's evaluation section.
   std::vector<std::string> evaluation_prefixes;

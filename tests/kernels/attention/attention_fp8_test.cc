@@ -156,8 +156,9 @@ class AttentionFp8Test : public testing::TestWithParam<AttentionCase> {};
 // against fp64 of what the e4m3 inputs stand for, outputs poisoned with NaN.
 // Exponentials rounded to 4 significant bits are off by up to 1/16, 2.6e-2 in
 // the mean square, and so is a sum of them times values of random sign; 4e-2
-// allows for small shapes. The tensor cores' 14 bits show in LSE: scores of 5
-// are off by up to 1e-3.
+// allows for small shapes. A single exponential may be off by its 1/16, and the
+// output by the rounding to bf16 more. The tensor cores' 14 bits show in LSE:
+// scores of 5 are off by up to 1e-3.
 TEST_P(AttentionFp8Test, MatchesTheReference) {
   AttentionFp8Shape shape = GetParam().shape;
   const Inputs inputs = MakeInputs(shape);
@@ -213,7 +214,7 @@ TEST_P(AttentionFp8Test, MatchesTheReference) {
     error += difference * difference;
     norm += reference.o[i] * reference.o[i];
   }
-  EXPECT_LT(std::sqrt(error / norm), 4e-2);
+  EXPECT_LT(std::sqrt(error / norm), lse.size() == 1 ? 1.0 / 16 + 4e-3 : 4e-2);
   for (size_t i = 0; i < lse.size(); ++i) {
     ASSERT_NEAR(lse[i], reference.lse[i], 3e-3) << i;
   }
