@@ -41,7 +41,9 @@ std::string StepsTrainedAgain(int64_t count) {
 absl::StatusOr<ReplicaPlan> JobRunner::ReplicaPlanOf(
     const Layout& layout, double step_s, const std::vector<std::string>& hosts,
     int64_t memory_bytes) const {
-  ReplicaFacts facts = {.step_s = step_s, .hosts = hosts};
+  ReplicaFacts facts = {.step_s = step_s,
+                        .hosts = hosts,
+                        .are_agents = !state_->HasSeveralHosts()};
   // On a CPU the copies lie beside the arenas; what the hosts of GPUs have left
   // is seen when copies are taken.
   const int64_t device_bytes = Devices().memory_bytes;
@@ -71,19 +73,27 @@ void JobRunner::AddReplicas(protocol::StartGeneration* start) {
     replica_plan_ = replicas.ok() ? *replicas : ReplicaPlan{};
   }
   start->set_replica_interval_steps(replica_plan_->interval_steps);
+  std::map<std::string, int32_t> numbers;
+  for (const std::string& domain : FailureDomains(plan_->members)) {
+    const auto next = static_cast<int32_t>(numbers.size());
+    start->add_failure_domains(numbers.emplace(domain, next).first->second);
+  }
 }
 
-std::vector<std::string> JobRunner::PartnerAddresses() const {
-  std::vector<std::string> addresses;
+std::vector<std::vector<std::string>> JobRunner::PartnerAddresses() const {
+  std::vector<std::vector<std::string>> addresses;
   if (!plan_.has_value() || !replica_plan_.has_value() ||
       replica_plan_->interval_steps == 0) {
     return addresses;
   }
-  for (const std::optional<Rank>& partner : replica_plan_->partners) {
+  for (const std::vector<Rank>& partners : replica_plan_->partners) {
     addresses.emplace_back();
-    if (!partner.has_value()) continue;
-    const auto found = replicas_.find(plan_->members[ToInt(*partner)]);
-    if (found != replicas_.end()) addresses.back() = found->second.address();
+    for (const Rank partner : partners) {
+      const auto found = replicas_.find(plan_->members[ToInt(partner)]);
+      if (found != replicas_.end()) {
+        addresses.back().push_back(found->second.address());
+      }
+    }
   }
   return addresses;
 }
@@ -179,7 +189,8 @@ absl::Status JobRunner::AddRestore(int64_t committed_step,
   for (size_t i = 0; i < of_members.size(); ++i) {
     domains[plan_->members[i]] = of_members[i];
   }
-  restore->set_renew(NeedsNewCopies(HeldReplicas(), choice->set, domains));
+  restore->set_renew(NeedsNewCopies(HeldReplicas(), choice->set, domains,
+                                    job_.fault.replica_partners));
   int64_t num_bytes = 0;
   for (const HeldReplica& part : choice->parts) {
     restore->add_addresses(replicas_[part.holder].address());

@@ -137,7 +137,7 @@ void JobRunner::BeginPrepared(const BeginGeneration& action,
 void JobRunner::SendBegin(const BeginGeneration& action,
                           protocol::FromCoordinator* message) {
   protocol::StartGeneration* start = message->mutable_start_generation();
-  const std::vector<std::string> partners = PartnerAddresses();
+  const std::vector<std::vector<std::string>> partners = PartnerAddresses();
   for (int32_t rank = 0; rank < start->num_ranks(); ++rank) {
     const WorkerIdx worker = action.members[rank];
     if (action.purpose == Purpose::kTrain && state_->HasSeveralHosts()) {
@@ -149,7 +149,8 @@ void JobRunner::SendBegin(const BeginGeneration& action,
           checkpoint_folders_.of_agent[state_->AgentOf(worker)]);
     }
     if (rank < static_cast<int32_t>(partners.size())) {
-      start->set_replica_partner(partners[rank]);
+      start->mutable_replica_partners()->Assign(partners[rank].begin(),
+                                                partners[rank].end());
     }
     server_->Send(worker_sessions_[worker], *message);
   }

@@ -278,8 +278,8 @@ class JobRunner {
   // Says aloud why memory has no newer state than that step.
   void ReportIncomplete(int64_t step, const std::string& instead);
   void AddReplicas(protocol::StartGeneration* start);
-  // The address of each rank's partner, by rank; empty: it has none.
-  std::vector<std::string> PartnerAddresses() const;
+  // The addresses of each rank's partners, by rank. Empty: none is sent a copy.
+  std::vector<std::vector<std::string>> PartnerAddresses() const;
   void NoteSource(const std::string& source, int64_t step);
   void ReportSource(int64_t step);
   void AddStart(const protocol::GenerationRunning& running);

@@ -33,6 +33,8 @@ JobState::JobState(const JobStateOptions& options,
   for (WorkerIdx worker : members_) {
     CHECK(AgentOf(worker) >= 0);
     agents_[AgentOf(worker)].takes_part = true;
+    // It has had a process, which may have left state in memory (StartMissing).
+    workers_[worker].incarnation = 1;
   }
 }
 

@@ -19,6 +19,8 @@ constexpr double kShareOfStep = 0.005;
 constexpr double kSecondsOfEach = 2e-4;
 // Taking the snapshot, storing it, its checksums, sending and receiving.
 constexpr double kPassesOfEach = 5;
+// Sending it to one more partner, and receiving as one.
+constexpr double kPassesOfAnotherPartner = 2;
 // A copy that is kept and sent within this share of a step is done before the
 // next step ends, whatever that one does.
 constexpr double kQuickShare = 0.5;
@@ -58,6 +60,61 @@ std::map<NewestFirst, SetHolders> SetsOf(const std::vector<HeldReplica>& held,
   return sets;
 }
 
+// Seconds that one thread copies for each copy of the state.
+double CopySeconds(const ReplicaCost& cost) {
+  if (cost.copy_bytes_per_s <= 0) return 0;
+  const double num_passes =
+      kPassesOfEach +
+      kPassesOfAnotherPartner * std::max(0, cost.num_partners - 1);
+  return num_passes * static_cast<double>(cost.part_bytes) /
+         cost.copy_bytes_per_s;
+}
+
+// The next holder of a part, on a host that `holders` are not on. A shift by
+// the largest host's ranks leaves every host, and shifts in a row come back to
+// one only where it has too large a share of all ranks. Then it is the rank
+// that keeps the fewest copies so far.
+int32_t HolderOnAnotherHost(const std::vector<std::string>& hosts,
+                            const std::vector<int32_t>& holders, int32_t shift,
+                            const std::vector<int32_t>& num_kept) {
+  const auto num_ranks = static_cast<int32_t>(hosts.size());
+  const auto is_elsewhere = [&](int32_t rank) {
+    return std::none_of(holders.begin(), holders.end(), [&](int32_t holder) {
+      return hosts[holder] == hosts[rank];
+    });
+  };
+  const int64_t num_shifts = static_cast<int64_t>(holders.size());
+  const auto shifted =
+      static_cast<int32_t>((holders[0] + num_shifts * shift) % num_ranks);
+  if (is_elsewhere(shifted)) return shifted;
+  int32_t best = -1;
+  for (int32_t i = 1; i < num_ranks; ++i) {
+    const int32_t rank = (holders[0] + i) % num_ranks;
+    if (is_elsewhere(rank) && (best < 0 || num_kept[rank] < num_kept[best])) {
+      best = rank;
+    }
+  }
+  return best;
+}
+
+// The next holder of a part where all hosts have one: the next rank of the last
+// holder's host that is none, or of any host.
+int32_t HolderOnTheLastHost(const std::vector<std::string>& hosts,
+                            const std::vector<int32_t>& holders) {
+  const auto num_ranks = static_cast<int32_t>(hosts.size());
+  const int32_t last = holders.back();
+  int32_t best = -1;
+  for (int32_t i = 1; i < num_ranks; ++i) {
+    const int32_t rank = (last + i) % num_ranks;
+    if (std::find(holders.begin(), holders.end(), rank) != holders.end()) {
+      continue;
+    }
+    if (hosts[rank] == hosts[last]) return rank;
+    if (best < 0) best = rank;
+  }
+  return best;
+}
+
 }  // namespace
 
 std::optional<ReplicaChoice> ChooseReplicas(
@@ -83,7 +140,8 @@ std::optional<ReplicaChoice> ChooseReplicas(
 }
 
 bool NeedsNewCopies(const std::vector<HeldReplica>& held, const ReplicaSet& set,
-                    const std::map<WorkerIdx, std::string>& domains) {
+                    const std::map<WorkerIdx, std::string>& domains,
+                    int32_t num_partners) {
   struct Holders {
     std::set<WorkerIdx> workers;
     std::set<std::string> domains;
@@ -99,8 +157,9 @@ bool NeedsNewCopies(const std::vector<HeldReplica>& held, const ReplicaSet& set,
   }
   std::set<std::string> all_domains;
   for (const auto& [worker, domain] : domains) all_domains.insert(domain);
-  const size_t num_workers = std::min<size_t>(domains.size(), 2);
-  const size_t num_domains = std::min<size_t>(all_domains.size(), 2);
+  const auto num_holders = static_cast<size_t>(1 + num_partners);
+  const size_t num_workers = std::min(domains.size(), num_holders);
+  const size_t num_domains = std::min(all_domains.size(), num_holders);
   return std::any_of(holders.begin(), holders.end(), [&](const auto& entry) {
     return entry.second.workers.size() < num_workers ||
            entry.second.domains.size() < num_domains;
@@ -143,41 +202,45 @@ std::string DescribeSources(const ReplicaChoice& choice) {
                       absl::StrJoin(words, ", "));
 }
 
-std::vector<std::optional<Rank>> ReplicaPartners(
-    const std::vector<std::string>& hosts) {
+std::vector<std::vector<Rank>> ReplicaPartners(
+    const std::vector<std::string>& hosts, int32_t num_partners) {
   const auto num_ranks = static_cast<int32_t>(hosts.size());
-  std::vector<std::optional<Rank>> partners(hosts.size());
-  if (num_ranks < 2) return partners;
   std::map<std::string, int32_t> ranks_of;
   for (const std::string& host : hosts) ++ranks_of[host];
   int32_t most = 0;
   for (const auto& [host, count] : ranks_of) most = std::max(most, count);
-  // A shift by the largest host's ranks leaves every host, and comes back to it
-  // only where it has more than half of all ranks.
-  const int32_t shift = ranks_of.size() == 1 ? 1 : most;
+  const auto num_hosts = static_cast<int32_t>(ranks_of.size());
+  const int32_t num_holders = 1 + std::min(num_partners, num_ranks - 1);
+  std::vector<std::vector<Rank>> partners(hosts.size());
+  std::vector<int32_t> num_kept(hosts.size());
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
-    int32_t partner = (rank + shift) % num_ranks;
-    const bool same = hosts[partner] == hosts[rank];
-    if (same && ranks_of.size() > 1) {
-      std::vector<int32_t> others;
-      for (int32_t other = 0; other < num_ranks; ++other) {
-        if (hosts[other] != hosts[rank]) others.push_back(other);
-      }
-      partner = others[static_cast<size_t>(rank) % others.size()];
+    std::vector<int32_t> holders = {rank};
+    for (int32_t i = 1; i < num_holders; ++i) {
+      const int32_t holder =
+          i < num_hosts ? HolderOnAnotherHost(hosts, holders, most, num_kept)
+                        : HolderOnTheLastHost(hosts, holders);
+      holders.push_back(holder);
+      ++num_kept[holder];
+      partners[rank].push_back(Rank{holder});
     }
-    partners[rank] = Rank{partner};
   }
   return partners;
 }
 
 bool HasLiveReplicas(const Layout& layout,
-                     const std::vector<std::string>& hosts) {
+                     const std::vector<std::string>& hosts,
+                     int32_t num_partners) {
   if (static_cast<int32_t>(hosts.size()) != layout.num_ranks()) return false;
   const int32_t copies = layout.zero == 0 ? layout.data : layout.data_groups;
-  if (copies < 2) return false;
+  if (copies <
+      std::min(1 + num_partners, std::max<int32_t>(2, layout.num_ranks()))) {
+    return false;
+  }
   const int32_t num_slices = layout.data / copies;
-  const bool several =
-      std::set<std::string>(hosts.begin(), hosts.end()).size() > 1;
+  const size_t num_hosts =
+      std::set<std::string>(hosts.begin(), hosts.end()).size();
+  const size_t least_hosts =
+      std::min(num_hosts, static_cast<size_t>(1 + num_partners));
   // By what a rank holds: the hosts on which its like are.
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>,
            std::set<std::string>>
@@ -187,26 +250,24 @@ bool HasLiveReplicas(const Layout& layout,
     hosts_of[{at.pipeline, at.tensor, at.context, at.data % num_slices}].insert(
         hosts[rank]);
   }
-  return !several ||
-         std::all_of(hosts_of.begin(), hosts_of.end(),
-                     [](const auto& entry) { return entry.second.size() > 1; });
+  return std::all_of(hosts_of.begin(), hosts_of.end(), [&](const auto& entry) {
+    return entry.second.size() >= least_hosts;
+  });
 }
 
 double ReplicaSeconds(const ReplicaCost& cost) {
   if (!cost.shares_processors) return kSecondsOfEach;
-  return kSecondsOfEach + kPassesOfEach * static_cast<double>(cost.part_bytes) /
-                              cost.copy_bytes_per_s;
+  return kSecondsOfEach + CopySeconds(cost);
 }
 
 int64_t ReplicaInterval(const ReplicaCost& cost) {
   if (cost.step_s <= 0) return 1;
   const double by_cost = ReplicaSeconds(cost) / (kShareOfStep * cost.step_s);
-  const auto part_bytes = static_cast<double>(cost.part_bytes);
-  const double keep_s = cost.copy_bytes_per_s > 0
-                            ? kPassesOfEach * part_bytes / cost.copy_bytes_per_s
-                            : 0;
+  const double keep_s = CopySeconds(cost);
+  const double sent_bytes =
+      static_cast<double>(cost.part_bytes) * cost.num_partners;
   const double send_s =
-      cost.send_bytes_per_s > 0 ? part_bytes / cost.send_bytes_per_s : 0;
+      cost.send_bytes_per_s > 0 ? sent_bytes / cost.send_bytes_per_s : 0;
   // Between two copies there is the step that takes the second. What is done in
   // a part of a step delays none.
   const bool is_quick = keep_s + send_s <= kQuickShare * cost.step_s;

@@ -62,11 +62,12 @@ std::optional<ReplicaChoice> ChooseReplicas(
     const std::set<ReplicaSet>& refused);
 
 // Whether some part of `set` has fewer holders among the job's workers than
-// newly taken copies would have: two, in two failure domains where there are
-// several. `domains` has the failure domain (ReplicaPartners() calls it a host)
-// of each worker.
+// newly taken copies would have: one and its partners, each in a failure domain
+// of its own as far as there are so many. `domains` has the failure domain
+// (ReplicaPartners() calls it a host) of each worker.
 bool NeedsNewCopies(const std::vector<HeldReplica>& held, const ReplicaSet& set,
-                    const std::map<WorkerIdx, std::string>& domains);
+                    const std::map<WorkerIdx, std::string>& domains,
+                    int32_t num_partners);
 
 // Why the newest set that is newer than `least_step`'s is not used: which
 // ranks' parts nobody has. Empty if no part is newer than that step.
@@ -77,25 +78,30 @@ std::string ReasonAgainstReplicas(const std::vector<HeldReplica>& held,
 // "live state", "snapshots", "1 snapshot and 2 copies of partners": for people.
 std::string DescribeSources(const ReplicaChoice& choice);
 
-// Which rank keeps a copy of each rank's part: one on another host if there is
-// any, else another rank of the host, else none (nullopt). Each rank keeps
-// equally many copies as long as no host has more than half of all ranks.
-// `hosts` is by rank; ranks of one host follow one another.
-std::vector<std::optional<Rank>> ReplicaPartners(
-    const std::vector<std::string>& hosts);
+// Which ranks keep a copy of each rank's part: `num_partners` others, or all
+// others if these are fewer. A rank and its partners are on different hosts as
+// far as there are so many hosts; further partners are on the last one's host
+// if it has more ranks. Each rank keeps `num_partners` copies as long as no
+// host has more than its share of all ranks: half of them with one partner, a
+// third with two. `hosts` is by rank; ranks of one host follow one another.
+std::vector<std::vector<Rank>> ReplicaPartners(
+    const std::vector<std::string>& hosts, int32_t num_partners);
 
-// Whether the state of all ranks is held by other ranks while they train, so
-// that any one host can be lost (any one process, where there is one host).
+// Whether the state of all ranks is held by so many other ranks while they
+// train that any `num_partners` hosts can be lost, or all but one (as many
+// processes, where there is one host).
 bool HasLiveReplicas(const Layout& layout,
-                     const std::vector<std::string>& hosts);
+                     const std::vector<std::string>& hosts,
+                     int32_t num_partners);
 
 // The cost of copies, by which `auto` chooses how often they are taken.
 struct ReplicaCost {
   double step_s = 0;       // Predicted.
   int64_t part_bytes = 0;  // The largest.
-  // Rates of one thread that copies, and of the way to the partner.
+  // Rates of one thread that copies, and of the way to a partner.
   double copy_bytes_per_s = 0;
   double send_bytes_per_s = 0;  // 0: nothing is sent.
+  int32_t num_partners = 1;     // Each part is sent to one after the other.
   // The processors that copy and send are those that train.
   bool shares_processors = false;
 };
@@ -106,9 +112,9 @@ double ReplicaSeconds(const ReplicaCost& cost);
 int64_t ReplicaInterval(const ReplicaCost& cost);
 
 // Host memory that a rank's copies take: two of its own, the snapshot they are
-// written from, and two for each rank whose partner it is. Where every step is
-// copied, the copies of three steps are there: of one that is whole, and of two
-// that may not be.
+// written from, and two for each rank that has it as a partner. Where every
+// step is copied, the copies of three steps are there: of one that is whole,
+// and of two that may not be.
 int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept,
                      int64_t interval_steps);
 

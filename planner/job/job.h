@@ -173,6 +173,8 @@ struct FaultSpec {
   // Steps between copies of the state in other processes' memory; 0: none.
   // Absent: from what they cost.
   std::optional<int32_t> replica_interval_steps;
+  // Other ranks that keep a copy of each rank's part: 1 or 2.
+  int32_t replica_partners = 1;
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

@@ -320,6 +320,13 @@ class JobReader {
                          ": a majority of ", keepers, " is ", keepers,
                          ", so none of them might be lost"));
     }
+    if (job_.fault.replica_partners > 1 &&
+        job_.fault.replica_interval_steps == 0) {
+      Error(LineOf("fault.replica_partners"), "fault.replica_partners",
+            absl::StrCat("expected 1 with replica_interval_steps 0, which "
+                         "takes no copies, found ",
+                         job_.fault.replica_partners));
+    }
     for (const auto& [key, what] : ProblemsOfPrecision(job_)) {
       Error(LineOf(key), key, what);
     }

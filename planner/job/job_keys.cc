@@ -332,6 +332,13 @@ const JobKey kOtherKeys[] = {
             "data-parallel ranks hold the same state anyway; on GPUs, none. "
             "0: none.",
      .range = {0, kMaximumInt32}},
+    {KEY(fault.replica_partners),
+     .doc = "Other ranks that keep a copy of each rank's part of the state in "
+            "host memory, each on a host of its own (docs/checkpoint.md). With "
+            "2 and on three hosts or more, the job goes on from memory after "
+            "any two hosts are lost at once; the time and memory of what is "
+            "sent double.",
+     .range = {1, 2}},
     {KEY(fault.max_restarts),
      .doc = "Failures without a checkpoint or progress in between after which "
             "the run gives up.",

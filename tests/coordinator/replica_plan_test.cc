@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "planner/job/job.h"
 #include "tests/fault/state_fixture.h"
@@ -11,7 +12,9 @@
 namespace millrace {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 JobSpec JobOf() {
   JobSpec job;
@@ -35,7 +38,7 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   const auto live = PlanReplicas(job, LayoutOf(4, 0), facts);
   ASSERT_TRUE(live.ok()) << live.status();
   EXPECT_EQ(live->interval_steps, 1);
-  EXPECT_EQ(live->partners[0], std::nullopt);
+  EXPECT_THAT(live->partners[0], IsEmpty());
   EXPECT_EQ(live->host_bytes, 4 * live->part_bytes);
   EXPECT_THAT(live->description, HasSubstr("others hold the same state live"));
   const auto sharded = PlanReplicas(job, LayoutOf(4, 1), facts);
@@ -48,7 +51,7 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 0), facts)->interval_steps, 0);
   job.fault.replica_interval_steps = 7;
   const auto on_gpus = PlanReplicas(job, LayoutOf(4, 0), facts);
-  EXPECT_EQ(on_gpus->partners[0], Rank{2});
+  EXPECT_THAT(on_gpus->partners[0], ElementsAre(Rank{2}));
   EXPECT_EQ(on_gpus->interval_steps, 7);
   EXPECT_EQ(on_gpus->host_bytes, 5 * on_gpus->part_bytes);
   job.fault.replica_interval_steps = 0;
@@ -79,6 +82,71 @@ TEST(ReplicaPlanTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(),
               HasSubstr("set fault.replica_interval_steps: 0"));
+}
+
+// Goal: two partners take twice the copies' memory and sending. Where memory is
+// short the job is refused, also without an interval of its own, and told what
+// one partner would take. Method: four ranks on four hosts.
+TEST(ReplicaPlanTest, CountsTwoPartners) {
+  JobSpec job = JobOf();
+  job.fault.replica_partners = 2;
+  const Layout layout = LayoutOf(4, 1);
+  ReplicaFacts facts = {.step_s = 0.5, .hosts = {"a", "b", "c", "d"}};
+  const auto plan = PlanReplicas(job, layout, facts);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->partners[3], ElementsAre(Rank{0}, Rank{1}));
+  EXPECT_EQ(plan->host_bytes, 10 * plan->part_bytes);
+  EXPECT_THAT(plan->description, HasSubstr("copies on two other hosts"));
+  EXPECT_EQ(plan->warning, "");
+  // Nothing is sent where the state is live on three hosts, and only there.
+  EXPECT_THAT(PlanReplicas(job, LayoutOf(4, 0), facts)->partners[0], IsEmpty());
+  facts.hosts = {"a", "a", "b", "b"};
+  EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 0), facts)->partners[0].size(), 0u);
+  facts.hosts = {"a", "b", "c", "d"};
+  Layout groups = LayoutOf(4, 1);
+  groups.data_groups = 2;
+  EXPECT_EQ(PlanReplicas(job, groups, facts)->partners[0].size(), 2u);
+  job.fault.replica_interval_steps = 4;
+  EXPECT_EQ(PlanReplicas(job, layout, facts)->host_bytes, 7 * plan->part_bytes);
+  // Five parts are what one partner takes.
+  facts.memory_bytes = 6 * plan->part_bytes;
+  const auto refused = PlanReplicas(job, layout, facts);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("and fit: set fault.replica_partners: 1; or set"));
+  facts.memory_bytes = 4 * plan->part_bytes;
+  EXPECT_THAT(PlanReplicas(job, layout, facts).status().message(),
+              HasSubstr("do not fit either; set fault.replica_partners: 1 and "
+                        "fault.replica_interval_steps: 0"));
+  job.fault.replica_interval_steps.reset();
+  EXPECT_EQ(PlanReplicas(job, layout, facts).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+// Goal: what two partners do not survive is said before the job begins.
+TEST(ReplicaPlanTest, WarnsOfTooFewHostsForTwoPartners) {
+  JobSpec job = JobOf();
+  job.fault.replica_partners = 2;
+  const auto warning = [&](const std::vector<std::string>& hosts,
+                           bool are_agents = false) {
+    const auto plan =
+        PlanReplicas(job, LayoutOf(static_cast<int32_t>(hosts.size()), 1),
+                     {.step_s = 0.5, .hosts = hosts, .are_agents = are_agents});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? plan->warning : "";
+  };
+  EXPECT_EQ(warning({"a", "b", "c"}), "");
+  EXPECT_THAT(warning({"a", "a", "b", "b"}),
+              HasSubstr("two hosts: losing both"));
+  EXPECT_THAT(warning({"a", "a", "a"}), HasSubstr("one host: losing it"));
+  EXPECT_THAT(warning({"0", "1", "2"}, true), HasSubstr("one host: losing it"));
+  EXPECT_THAT(warning({"a", "a", "b", "c"}),
+              HasSubstr("more than a third of all ranks"));
+  job.resources.backend = "cuda";
+  EXPECT_THAT(warning({"a", "b", "c"}),
+              HasSubstr("no copies are taken: set fault.replica_interval"));
+  job.fault.replica_partners = 1;
+  EXPECT_EQ(warning({"a", "a"}), "");
 }
 
 // Goal: hosts that cannot pair their ranks one to one are pointed out.

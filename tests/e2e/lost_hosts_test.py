@@ -218,6 +218,45 @@ class LostHostsTest(unittest.TestCase):
         self.assertLess(again, 40)
         self.assertEqual(sorted(self.curve()), list(range(1, 121)))
 
+    def numbers_by_step(self):
+        return {line["step"]: (line["loss"], line["grad_norm"])
+                for line in self.records("metrics.jsonl")}
+
+    # Goal: with two partners a job goes on from memory when a host and the first partners of its
+    # ranks are lost together, and trains what the undisturbed job does, bit for bit. Method: two
+    # of four hosts at once, without any checkpoint. The layout needs all hosts, so both come back;
+    # the second partners alone still have the parts of the first host's ranks.
+    def test_restores_second_partners_copies_after_two_lost_hosts(self):
+        job = self.write_job(
+            NUM_STEPS, checkpoints=False,
+            layout="{pipeline: 1, tensor: 1, data: 8, zero: 1, data_groups: 1}",
+            fault=", replica_interval_steps: 2, replica_partners: 2")
+        first, others = self.start(job)
+        for process in (first, *others.values()):
+            self.end(process)
+        undisturbed = self.numbers_by_step()
+        self.assertEqual(len(undisturbed), NUM_STEPS)
+        folder = self.newest_run()
+        time.sleep(1.1)  # Run folders are named by the second.
+        first, others = self.start(job)
+        self.wait_until("a new run", lambda: self.newest_run() != folder)
+        self.wait_until("steps", lambda: self.step() > 45)
+        neighbours = sorted(self.numbers, key=self.agent_of)[1:3]
+        for number in neighbours:
+            self.kill_host(number)
+        for number in neighbours:
+            others[number] = self.start_agent(number, "--join", FIRST)
+        output = self.end(first)
+        for process in others.values():
+            self.end(process)
+        self.assertIn("copies on two other hosts", output)
+        (detail, again), = self.restored()
+        print(detail)
+        # The hosts that are left have their own four ranks' parts, and copies of the other four.
+        self.assertRegex(detail, r"^from memory \(8 parts, .* 4 by partner's copy")
+        self.assertLessEqual(again, 3)
+        self.assertEqual(self.numbers_by_step(), undisturbed)
+
     def host_of_coordinator(self):
         """The host whose records say that the coordinator has come to it; 0: none yet."""
         for number in self.numbers[1:]:

@@ -23,7 +23,8 @@ struct MemoryCase {
   const char* name;
   const char* layout;
   int32_t num_ranks;
-  int64_t interval;  // fault.replica_interval_steps; -1: auto.
+  int64_t interval;      // fault.replica_interval_steps; -1: auto.
+  int32_t partners = 1;  // fault.replica_partners.
 };
 
 const MemoryCase kMemoryCases[] = {
@@ -34,6 +35,7 @@ const MemoryCase kMemoryCases[] = {
     {"pipeline", "{pipeline: 2, tensor: 1, data: 1, zero: 0}", 2, 3},
     {"tensor", "{pipeline: 1, tensor: 2, data: 1, zero: 0}", 2, 2},
     {"all", "{pipeline: 2, tensor: 1, data: 2, zero: 1}", 4, 5},
+    {"two_partners", "{pipeline: 1, tensor: 1, data: 4, zero: 1}", 4, 2, 2},
     {"alone", "{pipeline: 1, tensor: 1, data: 1, zero: 0}", 1, 2}};
 
 class MemoryRecoveryTest : public testing::TestWithParam<MemoryCase> {};
@@ -41,15 +43,17 @@ class MemoryRecoveryTest : public testing::TestWithParam<MemoryCase> {};
 std::string WriteMemoryJob(const JobFolder& folder, const MemoryCase& which,
                            int64_t num_steps) {
   return WriteTinyJob(
-      folder, {.num_steps = num_steps,
-               .checkpoint_interval = 0,
-               .devices_per_agent = which.num_ranks,
-               .layout = which.layout,
-               .extra = which.interval < 0
-                            ? "profile_output: none\n"
-                            : absl::StrCat("profile_output: none\n"
-                                           "fault: {replica_interval_steps: ",
-                                           which.interval, "}\n")});
+      folder,
+      {.num_steps = num_steps,
+       .checkpoint_interval = 0,
+       .devices_per_agent = which.num_ranks,
+       .layout = which.layout,
+       .extra = which.interval < 0
+                    ? "profile_output: none\n"
+                    : absl::StrCat("profile_output: none\n"
+                                   "fault: {replica_interval_steps: ",
+                                   which.interval, ", replica_partners: ",
+                                   which.partners, "}\n")});
 }
 
 int64_t NewestStep(const JobFolder& folder) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+
 namespace millrace {
 namespace {
 
@@ -96,39 +98,50 @@ TEST(ReplicasTest, SaysWhatIsMissing) {
   EXPECT_EQ(ReasonAgainstReplicas({Held(0, 1, 4, 0, 1)}, 0, {}), "");
 }
 
-// Goal: every rank has a partner on another host wherever there is one, no rank
-// keeps two copies while that can be avoided. Method: all splits of up to nine
-// ranks over up to four hosts.
+// Goal: a rank and its partners are on as many hosts as there are or as they
+// need, and no rank keeps more copies than it has partners while that can be
+// avoided. Method: all splits of ranks over up to four hosts, one to three
+// partners.
 TEST(ReplicasTest, PartnersAreOnOtherHosts) {
-  for (int a = 1; a <= 4; ++a) {
-    for (int b = 0; b <= 4; ++b) {
-      for (int c = 0; c <= 1; ++c) {
-        const std::vector<int> counts = {a, b, c};
-        SCOPED_TRACE(testing::Message() << a << " " << b << " " << c);
-        std::vector<std::string> hosts;
-        int num_hosts = 0;
-        int most = 0;
-        for (size_t host = 0; host < counts.size(); ++host) {
-          num_hosts += counts[host] > 0;
-          most = std::max(most, counts[host]);
-          for (int i = 0; i < counts[host]; ++i) {
-            hosts.push_back(std::string(1, static_cast<char>('a' + host)));
-          }
+  for (int32_t split = 0; split < 4 * 5 * 5 * 3; ++split) {
+    const std::vector<int32_t> counts = {1 + split % 4, split / 4 % 5,
+                                         split / 20 % 5, split / 100};
+    std::vector<std::string> hosts;
+    for (size_t host = 0; host < counts.size(); ++host) {
+      hosts.insert(hosts.end(), static_cast<size_t>(counts[host]),
+                   std::string(1, static_cast<char>('a' + host)));
+    }
+    const auto num_hosts = static_cast<int32_t>(
+        std::set<std::string>(hosts.begin(), hosts.end()).size());
+    const auto num_ranks = static_cast<int32_t>(hosts.size());
+    const int32_t most = *std::max_element(counts.begin(), counts.end());
+    for (int32_t num_partners = 1; num_partners <= 3; ++num_partners) {
+      SCOPED_TRACE(testing::Message() << absl::StrJoin(counts, " ") << ", "
+                                      << num_partners << " partners");
+      const auto partners = ReplicaPartners(hosts, num_partners);
+      ASSERT_EQ(partners.size(), hosts.size());
+      std::map<Rank, int32_t> kept;
+      for (int32_t rank = 0; rank < num_ranks; ++rank) {
+        std::set<Rank> holders = {Rank{rank}};
+        std::set<std::string> holders_hosts = {hosts[rank]};
+        for (const Rank partner : partners[rank]) {
+          ASSERT_LT(ToInt(partner), num_ranks);
+          holders.insert(partner);
+          holders_hosts.insert(hosts[ToInt(partner)]);
+          ++kept[partner];
         }
-        const auto partners = ReplicaPartners(hosts);
-        ASSERT_EQ(partners.size(), hosts.size());
-        std::map<Rank, int> kept;
-        for (size_t rank = 0; rank < hosts.size(); ++rank) {
-          ASSERT_EQ(partners[rank].has_value(), hosts.size() > 1);
-          if (!partners[rank].has_value()) continue;
-          const auto partner = static_cast<size_t>(ToInt(*partners[rank]));
-          EXPECT_NE(partner, rank);
-          EXPECT_EQ(hosts[partner] == hosts[rank], num_hosts == 1);
-          ++kept[*partners[rank]];
-        }
-        if (num_hosts == 1 || 2 * most <= static_cast<int>(hosts.size())) {
-          for (const auto& [rank, count] : kept) EXPECT_EQ(count, 1);
-        }
+        EXPECT_EQ(holders.size(), 1 + partners[rank].size());
+        EXPECT_EQ(static_cast<int32_t>(holders.size()),
+                  std::min(num_ranks, 1 + num_partners));
+        EXPECT_EQ(static_cast<int32_t>(holders_hosts.size()),
+                  std::min(num_hosts, 1 + num_partners));
+      }
+      const bool is_even = num_hosts == 1 ||
+                           (1 + num_partners) * most <= num_ranks ||
+                           num_hosts * most == num_ranks;
+      if (!is_even) continue;
+      for (const auto& [rank, count] : kept) {
+        EXPECT_EQ(count, std::min(num_partners, num_ranks - 1));
       }
     }
   }
@@ -146,18 +159,34 @@ TEST(ReplicasTest, KnowsWhereCopiesAreFew) {
   std::vector<HeldReplica> held = {Held(0, 3, 20, 0, 2), Held(1, 3, 20, 1, 2),
                                    Held(1, 3, 20, 0, 2, ReplicaKind::kCopy),
                                    Held(0, 3, 10, 1, 2)};
-  EXPECT_TRUE(NeedsNewCopies(held, set, one_host));  // Of rank 1's part.
+  EXPECT_TRUE(NeedsNewCopies(held, set, one_host, 1));  // Of rank 1's part.
   held.push_back(Held(7, 3, 20, 1, 2, ReplicaKind::kCopy));
-  EXPECT_TRUE(NeedsNewCopies(held, set, one_host));
+  EXPECT_TRUE(NeedsNewCopies(held, set, one_host, 1));
   held.push_back(Held(0, 3, 20, 1, 2, ReplicaKind::kCopy));
-  EXPECT_FALSE(NeedsNewCopies(held, set, one_host));
-  EXPECT_TRUE(NeedsNewCopies(held, set, two_hosts));
+  EXPECT_FALSE(NeedsNewCopies(held, set, one_host, 1));
+  EXPECT_TRUE(NeedsNewCopies(held, set, two_hosts, 1));
   held.push_back(Held(2, 3, 20, 0, 2, ReplicaKind::kCopy));
   held.push_back(Held(2, 3, 20, 1, 2, ReplicaKind::kCopy));
-  EXPECT_FALSE(NeedsNewCopies(held, set, two_hosts));
+  EXPECT_FALSE(NeedsNewCopies(held, set, two_hosts, 1));
+  // Two partners are two more holders, on three hosts where there are as many.
+  EXPECT_FALSE(NeedsNewCopies(held, set, one_host, 2));
+  EXPECT_FALSE(NeedsNewCopies(held, set, two_hosts, 2));
+  std::map<WorkerIdx, std::string> more_hosts = two_hosts;
+  more_hosts[WorkerIdx{3}] = "b";
+  EXPECT_FALSE(NeedsNewCopies(held, set, more_hosts, 2));
+  more_hosts[WorkerIdx{3}] = "c";
+  EXPECT_FALSE(NeedsNewCopies(held, set, more_hosts, 1));
+  EXPECT_TRUE(NeedsNewCopies(held, set, more_hosts, 2));
+  more_hosts[WorkerIdx{1}] = "d";
+  EXPECT_FALSE(NeedsNewCopies(held, set, more_hosts, 2));
+  held.pop_back();
+  EXPECT_FALSE(NeedsNewCopies(held, set, more_hosts, 1));
+  EXPECT_TRUE(NeedsNewCopies(held, set, more_hosts, 2));  // Of rank 1's part.
   // A single worker has nobody to give a copy to.
-  EXPECT_FALSE(
-      NeedsNewCopies({Held(0, 3, 20, 0, 1)}, set, {{WorkerIdx{0}, "a"}}));
+  for (const int32_t num_partners : {1, 2}) {
+    EXPECT_FALSE(NeedsNewCopies({Held(0, 3, 20, 0, 1)}, set,
+                                {{WorkerIdx{0}, "a"}}, num_partners));
+  }
 }
 
 // Goal: a layout whose ranks hold each other's state anyway is known, and one
@@ -167,18 +196,23 @@ TEST(ReplicasTest, KnowsLiveReplicas) {
   layout.data = 4;
   const std::vector<std::string> one(4, "a");
   const std::vector<std::string> two = {"a", "a", "b", "b"};
-  EXPECT_TRUE(HasLiveReplicas(layout, one));
-  EXPECT_TRUE(HasLiveReplicas(layout, two));
+  EXPECT_TRUE(HasLiveReplicas(layout, one, 1));
+  EXPECT_TRUE(HasLiveReplicas(layout, two, 1));
+  // Two partners ask for three holders, on three hosts where there are as many.
+  EXPECT_TRUE(HasLiveReplicas(layout, one, 2));
+  EXPECT_TRUE(HasLiveReplicas(layout, two, 2));
+  EXPECT_TRUE(HasLiveReplicas(layout, {"a", "a", "b", "c"}, 2));
   layout.zero = 1;
-  EXPECT_FALSE(HasLiveReplicas(layout, one));
+  EXPECT_FALSE(HasLiveReplicas(layout, one, 1));
   layout.data_groups = 2;  // Ranks 0 and 2 hold the same, and 1 and 3.
-  EXPECT_TRUE(HasLiveReplicas(layout, one));
-  EXPECT_TRUE(HasLiveReplicas(layout, two));
-  EXPECT_FALSE(HasLiveReplicas(layout, {"a", "b", "a", "b"}));
+  EXPECT_TRUE(HasLiveReplicas(layout, one, 1));
+  EXPECT_TRUE(HasLiveReplicas(layout, two, 1));
+  EXPECT_FALSE(HasLiveReplicas(layout, two, 2));
+  EXPECT_FALSE(HasLiveReplicas(layout, {"a", "b", "a", "b"}, 1));
   layout = {};
   layout.pipeline = 2;
   layout.data = 2;
-  EXPECT_TRUE(HasLiveReplicas(layout, one));
+  EXPECT_TRUE(HasLiveReplicas(layout, one, 1));
   // All ranks of a stage on one host.
   std::vector<std::string> by_stage(4);
   std::vector<std::string> by_replica(4);
@@ -187,11 +221,11 @@ TEST(ReplicasTest, KnowsLiveReplicas) {
     by_stage[rank] = at.pipeline == 0 ? "a" : "b";
     by_replica[rank] = at.data == 0 ? "a" : "b";
   }
-  EXPECT_FALSE(HasLiveReplicas(layout, by_stage));
-  EXPECT_TRUE(HasLiveReplicas(layout, by_replica));
+  EXPECT_FALSE(HasLiveReplicas(layout, by_stage, 1));
+  EXPECT_TRUE(HasLiveReplicas(layout, by_replica, 1));
   layout = {};
   layout.tensor = 4;
-  EXPECT_FALSE(HasLiveReplicas(layout, one));
+  EXPECT_FALSE(HasLiveReplicas(layout, one, 1));
 }
 
 // Goal: `auto` keeps to half a percent of the steps, and never takes a copy
@@ -226,6 +260,13 @@ TEST(ReplicasTest, IntervalFollowsFromCost) {
   beside.step_s = 4;
   EXPECT_EQ(ReplicaInterval(beside), 2);
   EXPECT_EQ(ReplicaInterval({.step_s = 0}), 1);
+  // A second partner: 22.5 s of keeping, 25.8 s of sending, and the step.
+  ReplicaCost to_two = gpu;
+  to_two.num_partners = 2;
+  EXPECT_EQ(ReplicaInterval(to_two), 50);
+  to_two.shares_processors = true;
+  cpu.part_bytes = to_two.part_bytes;
+  EXPECT_NEAR(ReplicaSeconds(to_two) / ReplicaSeconds(cpu), 1.4, 1e-3);
 }
 
 }  // namespace

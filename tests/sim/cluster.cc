@@ -54,6 +54,9 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_host_cuts; ++i) {
     At(Random(kTrainingS, kFaultWindowS), [this] { CutRandomHost(); });
   }
+  for (int32_t i = 0; i < options.num_pair_losses; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { LosePairOfHosts(); });
+  }
   Repeat(options.worker_failure_s, [this] { KillLiveWorker(); });
   Repeat(options.host_failure_s, [this] { LoseRandomHost(); });
   if (options.stop_after_s >= 0) {

@@ -55,6 +55,10 @@ struct ClusterOptions {
   double duplicate_probability = 0.1;
   // Steps between copies of the state in memory; 0: none.
   int64_t replica_interval = 0;
+  int32_t replica_partners = 1;  // Of each rank, for these copies.
+  // A host and that of its ranks' first partners that end at one moment.
+  // Neither is the coordinator's.
+  int32_t num_pair_losses = 0;
   // How long a commit takes at most until its last write, which cannot be taken
   // back, and that write.
   double most_commit_s = 0;
@@ -72,7 +76,7 @@ struct ClusterOptions {
   double most_restore_s = 0.3;
   double plan_s = 0.3;
   double known_plan_s = 0.3;  // Where one was made for as many ranks before.
-  double most_copy_s = 0.4;   // Until a copy has come to the partner.
+  double most_copy_s = 0.4;   // Until a copy has come to a partner.
   // One of all workers dies after so long on average, and so does one of all
   // hosts but the coordinator's, again and again; 0: never.
   double worker_failure_s = 0;
@@ -96,6 +100,10 @@ class Cluster {
   int32_t num_hung() const { return num_hung_; }
   // Generations that took their state from memory.
   int32_t num_from_memory() const { return num_from_memory_; }
+  // Those that went back to the disk though memory had had a newer set.
+  int32_t num_back_to_disk() const { return num_back_to_disk_; }
+  // Losses of pairs of hosts while memory had a newer set than the disk.
+  int32_t num_pair_losses() const { return num_pair_losses_; }
   // Ranks of the last generation that began.
   int32_t num_ranks() const {
     return generation_sizes_.empty() ? 0 : generation_sizes_.rbegin()->second;
@@ -179,6 +187,7 @@ class Cluster {
   int32_t OtherHost();
   void EndHost(int32_t agent_idx);
   void LoseRandomHost();
+  void LosePairOfHosts();
   void CutRandomHost();
   void ReturnHost(int32_t agent_idx);
   bool IsReachable(int32_t agent_idx) const {
@@ -202,6 +211,10 @@ class Cluster {
   }
   // Counts the hosts of the generation's members that cannot be reached.
   int32_t NumHostsAway(Generation generation) const;
+  std::vector<std::string> HostsOf(const std::vector<WorkerIdx>& workers) const;
+  // The hosts that may be away while a set of copies that `workers` took is
+  // whole.
+  int32_t NumAbsencesSurvived(const std::vector<WorkerIdx>& workers) const;
 
   const ClusterOptions options_;
   std::mt19937_64 random_;
@@ -246,7 +259,10 @@ class Cluster {
   // The newest set that arrived everywhere, and the hosts that were away since.
   ReplicaSet whole_;
   int32_t num_absences_ = 0;
+  int32_t num_absences_survived_ = 0;
   int32_t num_from_memory_ = 0;
+  int32_t num_back_to_disk_ = 0;
+  int32_t num_pair_losses_ = 0;
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;
   Generation stepping_{};  // The newest that has begun with a step.

@@ -1,6 +1,8 @@
 // Hosts that end, are cut off and come back; see cluster.h.
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tests/sim/cluster.h"
 
@@ -47,6 +49,36 @@ void Cluster::LoseRandomHost() {
   EndHost(agent_idx);
   Post(AgentDisconnected{agent_idx});
   ReturnHost(agent_idx);
+}
+
+void Cluster::LosePairOfHosts() {
+  // The newest generation's ranks, whose copies are in memory.
+  const std::vector<WorkerIdx>& ranks =
+      generation_members_[ToInt(log_.generation)];
+  const auto partners = ReplicaPartners(HostsOf(ranks), 1);
+  std::vector<std::pair<int32_t, int32_t>> pairs;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (partners[rank].empty()) continue;
+    const int32_t host = HostOf(ranks[rank]);
+    const int32_t other = HostOf(ranks[ToInt(partners[rank][0])]);
+    if (host != other && host != own_agent_ && other != own_agent_ &&
+        hosts_[host].alive && hosts_[other].alive) {
+      pairs.emplace_back(host, other);
+    }
+  }
+  if (pairs.empty()) return;
+  // A checkpoint that is as new may be on its way.
+  num_pair_losses_ +=
+      whole_.step > std::max<int64_t>(log_.committed_step, 0) &&
+      std::none_of(parts_.begin(), parts_.end(), [this](const auto& part) {
+        return part.first.second >= whole_.step;
+      });
+  const auto [host, other] = pairs[random_() % pairs.size()];
+  for (const int32_t agent_idx : {host, other}) EndHost(agent_idx);
+  for (const int32_t agent_idx : {host, other}) {
+    Post(AgentDisconnected{agent_idx});
+    ReturnHost(agent_idx);
+  }
 }
 
 void Cluster::EndHost(int32_t agent_idx) {

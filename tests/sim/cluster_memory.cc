@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -45,11 +44,8 @@ bool Cluster::IsAtWork(WorkerIdx worker, Generation generation) const {
 
 void Cluster::TakeReplicas(Generation generation, int64_t step) {
   const std::vector<WorkerIdx>& ranks = generation_members_[ToInt(generation)];
-  std::vector<std::string> hosts;
-  for (WorkerIdx worker : ranks) {
-    hosts.push_back(absl::StrCat(HostOf(worker)));
-  }
-  const std::vector<std::optional<Rank>> partners = ReplicaPartners(hosts);
+  const std::vector<std::vector<Rank>> partners =
+      ReplicaPartners(HostsOf(ranks), options_.replica_partners);
   sending_ = generation;
   num_sending_ = 0;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -58,16 +54,18 @@ void Cluster::TakeReplicas(Generation generation, int64_t step) {
         .num_ranks = static_cast<int32_t>(ranks.size()),
         .kind = ReplicaKind::kOwn};
     AddReplica(ranks[rank], replica);
-    if (!partners[rank].has_value()) continue;
-    ++num_sending_;
-    At(Random(options_.most_copy_s / 40, options_.most_copy_s),
-       [this, replica, partner = ranks[ToInt(*partners[rank])]] {
-         ArriveAtPartner(replica, partner);
-       });
+    for (const Rank partner : partners[rank]) {
+      ++num_sending_;
+      At(Random(options_.most_copy_s / 40, options_.most_copy_s),
+         [this, replica, partner = ranks[ToInt(partner)]] {
+           ArriveAtPartner(replica, partner);
+         });
+    }
   }
   if (num_sending_ == 0) {
     whole_ = {generation, step};
     num_absences_ = 0;
+    num_absences_survived_ = NumAbsencesSurvived(ranks);
   }
 }
 
@@ -88,6 +86,27 @@ void Cluster::ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner) {
   if (--num_sending_ > 0) return;
   whole_ = replica.part.set;
   num_absences_ = NumHostsAway(generation);  // Since they sent theirs.
+  num_absences_survived_ =
+      NumAbsencesSurvived(generation_members_[ToInt(generation)]);
+}
+
+std::vector<std::string> Cluster::HostsOf(
+    const std::vector<WorkerIdx>& workers) const {
+  std::vector<std::string> hosts;
+  for (WorkerIdx worker : workers) {
+    hosts.push_back(absl::StrCat(HostOf(worker)));
+  }
+  return hosts;
+}
+
+int32_t Cluster::NumAbsencesSurvived(
+    const std::vector<WorkerIdx>& workers) const {
+  const std::vector<std::string> hosts = HostsOf(workers);
+  const auto num_hosts = static_cast<int32_t>(
+      std::set<std::string>(hosts.begin(), hosts.end()).size());
+  // A single host is the coordinator's, which tests with copies do not lose.
+  return num_hosts == 1 ? 1
+                        : std::min(options_.replica_partners, num_hosts - 1);
 }
 
 int32_t Cluster::NumHostsAway(Generation generation) const {
@@ -120,13 +139,16 @@ int64_t Cluster::ChooseStep(const BeginGeneration& action) {
   for (WorkerIdx worker : action.members) {
     domains[worker] = absl::StrCat(HostOf(worker));
   }
-  renews_ = !choice.has_value() || NeedsNewCopies(held, choice->set, domains);
+  renews_ = !choice.has_value() || NeedsNewCopies(held, choice->set, domains,
+                                                  options_.replica_partners);
   // It is held as a set is that has just arrived everywhere.
   if (!renews_ && choice->set == whole_) {
     num_absences_ = NumHostsAway(action.generation);
+    num_absences_survived_ = NumAbsencesSurvived(action.members);
   }
   const int64_t step = choice.has_value() ? choice->set.step : on_disk;
-  if (num_absences_ <= 1 && step < whole_.step) {
+  num_back_to_disk_ += !choice.has_value() && step < whole_.step;
+  if (num_absences_ <= num_absences_survived_ && step < whole_.step) {
     Violate(absl::StrCat(
         "went back to step ", step, " though step ", whole_.step,
         " was copied, and ", num_absences_,

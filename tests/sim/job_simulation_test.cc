@@ -148,9 +148,10 @@ TEST(JobSimulationTest, GoesOnAtAnotherHost) {
 
 // Goal: with copies in memory and no checkpoints but the last, no generation
 // goes back further than to the newest set that was copied, whichever processes
-// die, and whichever one host; the job ends with all its steps. Method:
-// workers, hosts and coordinators die at random moments, in clusters of
-// different shapes and at different intervals.
+// die, and whichever one host, or two with two partners; the job ends with all
+// its steps. Method: workers, hosts and coordinators die at random moments, in
+// clusters of different shapes, at different intervals and with one partner or
+// two.
 TEST(JobSimulationTest, RestoresFromMemory) {
   int64_t num_from_memory = 0;
   const std::vector<uint64_t> seeds = Seeds(3000);
@@ -167,7 +168,8 @@ TEST(JobSimulationTest, RestoresFromMemory) {
         .num_host_losses = static_cast<int32_t>(seed % 3),
         .num_host_cuts = static_cast<int32_t>(seed % 7 == 0),
         .rank_multiple = seed % 3 == 2 ? 2 : 1,
-        .replica_interval = 1 + static_cast<int64_t>(seed % 5)};
+        .replica_interval = 1 + static_cast<int64_t>(seed % 5),
+        .replica_partners = 1 + static_cast<int32_t>(seed / 2 % 2)};
     Cluster cluster(options);
     cluster.Run();
     ExpectFinished(options, cluster);
@@ -176,6 +178,47 @@ TEST(JobSimulationTest, RestoresFromMemory) {
   }
   if (seeds.size() < 100) return;  // A replay.
   EXPECT_GT(num_from_memory, static_cast<int64_t>(seeds.size()));
+}
+
+// Goal: a host and that of its ranks' first partners, lost at one moment, cost
+// a job with two partners no more than one host would: it goes on from memory.
+// With one partner the state is lost, and the job goes back to its checkpoint.
+// Method: such pairs end at random moments, and come back or not, on three
+// hosts or more; the same seeds with one partner and with two.
+TEST(JobSimulationTest, TwoPartnersSurviveTwoHostsAtOnce) {
+  size_t num_lost = 0;
+  const std::vector<uint64_t> seeds = Seeds(1000);
+  for (uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    for (const int32_t partners : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << partners << " partners");
+      const ClusterOptions options = {
+          .seed = seed,
+          .num_agents = 3 + static_cast<int32_t>(seed % 4),
+          .devices_per_agent = 1 + static_cast<int32_t>(seed % 3),
+          .num_steps = 150,
+          .checkpoint_interval = 40,
+          .num_worker_kills = static_cast<int32_t>(seed % 2),
+          .return_probability = 0.5,
+          .replica_interval = 1 + static_cast<int64_t>(seed % 5),
+          .replica_partners = partners,
+          .num_pair_losses = 1};
+      Cluster cluster(options);
+      cluster.Run();
+      ExpectFinished(options, cluster);
+      const bool loses = cluster.num_pair_losses() > 0;
+      if (partners == 2) {
+        EXPECT_EQ(cluster.num_back_to_disk(), 0);
+        EXPECT_GE(cluster.num_from_memory(), cluster.num_pair_losses());
+      } else if (loses) {
+        EXPECT_GT(cluster.num_back_to_disk(), 0);
+      }
+      num_lost += loses;
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+  if (seeds.size() < 100) return;  // A replay.
+  EXPECT_GT(num_lost, seeds.size() * 3 / 2);
 }
 
 // Goal: hosts that are too few to go on wait for those that are lost, and say

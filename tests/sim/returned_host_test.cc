@@ -1,4 +1,5 @@
-// Checks what the job's state machine orders of a host that comes back.
+// Checks which processes the job's state machine orders when a host comes back,
+// or the coordinator.
 
 #include <gtest/gtest.h>
 
@@ -70,6 +71,52 @@ TEST(JobStateTest, StartsProcessesOfReturnedHostsBeforeOthersStop) {
   ASSERT_TRUE(begun.has_value());
   EXPECT_EQ(begun->members.size(), 2u);
   EXPECT_EQ(begun->generation, state.generation());
+}
+
+// Goal: a worker whose process died while the coordinator was away is started
+// once more, though the next plan has no rank for it: it may hold the only copy
+// of a part of the state. Method: a coordinator comes back to one of two hosts,
+// with one of its two processes; the plan takes one device.
+TEST(JobStateTest, AsksWorkersWithoutARankForTheirMemoryAfterARestart) {
+  absl::Time now = absl::UnixEpoch();
+  JobState state({.num_agents = 2, .host_timeout = absl::Seconds(2)},
+                 {.generation = Generation{3},
+                  .members = {WorkerIdx{0}, WorkerIdx{1}, WorkerIdx{2}},
+                  .devices_by_agent = {2, 1}},
+                 now);
+  std::vector<ProcessId> starts;
+  bool begun = false;
+  const auto handle = [&](const JobEvent& event) {
+    for (const JobAction& action : state.Handle(event, now)) {
+      if (const auto* start = std::get_if<StartWorkerProcess>(&action)) {
+        starts.push_back(start->process);
+      }
+      begun = begun || std::holds_alternative<BeginGeneration>(action);
+    }
+  };
+  const ProcessId alive = {WorkerIdx{0}, 2};
+  handle(AgentJoined{.agent_idx = 0,
+                     .num_devices = 2,
+                     .data_ready = true,
+                     .live_workers = {alive}});
+  handle(WorkerJoined{alive, Generation{3}, WorkerPhase::kRunning});
+  for (int32_t i = 0; i < 1200 && state.phase() != JobState::Phase::kPlanning;
+       ++i) {
+    now += absl::Milliseconds(100);
+    handle(AgentHeard{0});
+    handle(WorkerHeard{alive});
+    handle(Tick{});
+  }
+  ASSERT_EQ(state.phase(), JobState::Phase::kPlanning);
+  handle(PlanMade{{WorkerIdx{0}}});
+  const ProcessId started = {WorkerIdx{1},
+                             static_cast<int32_t>(ToInt(state.generation()))};
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0], started);
+  handle(WorkerCleared{alive, state.generation()});
+  EXPECT_FALSE(begun);
+  handle(WorkerJoined{started, Generation{}, WorkerPhase::kIdle});
+  EXPECT_TRUE(begun);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,35 +12,49 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "fault/replicas.h"
 #include "worker/agent/generation_run.h"
 
 namespace millrace {
 namespace {
 
-// Above it, two holders of each part must do.
+// Above it, each part is held by its own rank and its partners alone.
 constexpr int64_t kMostBytesKept = kGiB;
 
-// Whose parts a rank keeps when its generation has failed: its own, that of the
-// rank half way around those that hold the same, which is on another host if
-// any is, and the others too if all of them are small.
+// Whose parts a rank keeps when its generation has failed: its own, those of
+// the ranks that it is a partner of among all that hold the same, and the
+// others' too if all of them are small.
 std::vector<Rank> RanksToKeep(
-    Rank own, const std::map<Rank, std::vector<StatePiece>>& parts) {
-  std::vector<Rank> ranks;
-  size_t own_idx = 0;
+    Rank own, const std::map<Rank, std::vector<StatePiece>>& parts,
+    const protocol::StartGeneration& message, int32_t num_partners) {
+  std::vector<Rank> alike;
+  std::vector<std::string> hosts;
+  Rank own_idx{};
   int64_t num_bytes = 0;
   for (const auto& [rank, pieces] : parts) {
-    if (rank == own) own_idx = ranks.size();
-    ranks.push_back(rank);
+    if (rank == own) own_idx = Rank{static_cast<int32_t>(alike.size())};
+    alike.push_back(rank);
+    hosts.push_back(ToInt(rank) < message.failure_domains_size()
+                        ? absl::StrCat(message.failure_domains(ToInt(rank)))
+                        : "");
     for (const StatePiece& piece : pieces) {
       num_bytes +=
           (piece.end - piece.begin) * static_cast<int64_t>(sizeof(float));
     }
   }
-  std::rotate(ranks.begin(), ranks.begin() + static_cast<int64_t>(own_idx),
-              ranks.end());
-  if (ranks.size() > 2) std::swap(ranks[1], ranks[ranks.size() / 2]);
-  if (num_bytes > kMostBytesKept && ranks.size() > 2) ranks.resize(2);
-  return ranks;
+  const auto partners = ReplicaPartners(hosts, num_partners);
+  std::vector<Rank> kept = {own};
+  std::vector<Rank> others;
+  for (size_t i = 0; i < alike.size(); ++i) {
+    if (alike[i] == own) continue;
+    const bool is_partner = std::find(partners[i].begin(), partners[i].end(),
+                                      own_idx) != partners[i].end();
+    (is_partner ? kept : others).push_back(alike[i]);
+  }
+  if (num_bytes <= kMostBytesKept) {
+    kept.insert(kept.end(), others.begin(), others.end());
+  }
+  return kept;
 }
 
 }  // namespace
@@ -124,7 +139,8 @@ absl::Status GenerationRun::TakeReplicaNow(const JobSpec& job) {
   begun_replica_ = {.info = InfoOf(job, step),
                     .rank = rank_,
                     .snapshot = *std::move(snapshot),
-                    .partner = message_.replica_partner(),
+                    .partners = {message_.replica_partners().begin(),
+                                 message_.replica_partners().end()},
                     .client = replica_client_};
   replica_wait_s_ += MonotonicSeconds() - began_s;
   return absl::OkStatus();
@@ -158,7 +174,8 @@ void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
   if (!kept.has_value()) return;
   keeps_state_ = true;
   const CheckpointInfo info = InfoOf(job, kept->completed_steps);
-  for (const Rank rank : RanksToKeep(rank_, kept->parts)) {
+  for (const Rank rank :
+       RanksToKeep(rank_, kept->parts, message_, job.fault.replica_partners)) {
     const absl::Status status =
         replicas_->KeepNow(info, rank, kept->parts[rank]);
     if (status.ok()) continue;

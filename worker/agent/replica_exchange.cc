@@ -357,13 +357,12 @@ absl::Status ReplicaClient::Push(const ReplicaStore& store,
                                  const StoredReplica& replica,
                                  const std::string& address) {
   ASSIGN_OR_RETURN(const std::string entry, store.Entry(replica.part));
-  if (push_channel_ == nullptr || push_address_ != address) {
-    push_channel_ = nullptr;
-    ASSIGN_OR_RETURN(push_channel_, Open(address));
-    push_address_ = address;
+  std::unique_ptr<Channel>& channel = push_channels_[address];
+  if (channel == nullptr) {
+    ASSIGN_OR_RETURN(channel, Open(address));
   }
-  const absl::Status status = push_channel_->Keep(store, replica, entry);
-  if (!status.ok()) push_channel_ = nullptr;
+  const absl::Status status = channel->Keep(store, replica, entry);
+  if (!status.ok()) channel = nullptr;
   return status;
 }
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -67,8 +68,8 @@ class ReplicaClient {
   explicit ReplicaClient(std::string secret);
   ~ReplicaClient();
 
-  // Has the worker at `address` keep a part that `store` holds. Uses one
-  // connection for as long as the address stays the same; one thread at a time.
+  // Has the worker at `address` keep a part that `store` holds. Keeps a
+  // connection to each address; one thread at a time.
   absl::Status Push(const ReplicaStore& store, const StoredReplica& replica,
                     const std::string& address);
 
@@ -97,8 +98,7 @@ class ReplicaClient {
   std::mutex mutex_;
   std::atomic<bool> aborted_ = false;  // Changed with the lock held.
   std::set<TimedSocket*> sockets_;
-  std::unique_ptr<Channel> push_channel_;
-  std::string push_address_;
+  std::map<std::string, std::unique_ptr<Channel>> push_channels_;
 };
 
 }  // namespace millrace

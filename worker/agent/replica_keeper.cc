@@ -1,6 +1,7 @@
 #include "worker/agent/replica_keeper.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -42,6 +43,17 @@ absl::Status PushWithPatience(ReplicaClient& client, const ReplicaStore& store,
         absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!may_pass) break;
     absl::SleepFor(absl::Milliseconds(50));
+  }
+  return status;
+}
+
+// A partner that fails leaves the others theirs. The first error, if any.
+absl::Status PushToAll(ReplicaClient& client, const ReplicaStore& store,
+                       const StoredReplica& replica,
+                       const std::vector<std::string>& partners) {
+  absl::Status status;
+  for (const std::string& partner : partners) {
+    status.Update(PushWithPatience(client, store, replica, partner));
   }
   return status;
 }
@@ -94,21 +106,21 @@ absl::Status ReplicaKeeper::Keep(ReplicaSnapshot snapshot,
       ReplicaOf(snapshot.info, snapshot.rank, ReplicaKind::kOwn,
                 snapshot.snapshot->pieces());
   auto file = std::make_shared<ReplicaFile>(store_.get(), replica);
-  const auto on_written = [this, file, replica, partner = snapshot.partner,
-                           client = std::move(snapshot.client)](
-                              const absl::StatusOr<std::string>& entry,
-                              double) {
-    absl::Status status = entry.status();
-    if (status.ok()) status = file->Commit(*entry);
-    if (status.ok() && !partner.empty()) {
-      StoredReplica stored = replica;
-      for (const StoredReplica& other : store_->List()) {
-        if (other.part == replica.part) stored = other;
-      }
-      status = PushWithPatience(*client, *store_, stored, partner);
-    }
-    SetError(status);
-  };
+  const auto on_written =
+      [this, file, replica, partners = std::move(snapshot.partners),
+       client = std::move(snapshot.client)](
+          const absl::StatusOr<std::string>& entry, double) {
+        absl::Status status = entry.status();
+        if (status.ok()) status = file->Commit(*entry);
+        if (status.ok() && !partners.empty()) {
+          StoredReplica stored = replica;
+          for (const StoredReplica& other : store_->List()) {
+            if (other.part == replica.part) stored = other;
+          }
+          status = PushToAll(*client, *store_, stored, partners);
+        }
+        SetError(status);
+      };
   RETURN_IF_ERROR(writer_.WaitUntilIdle(aborted));
   store_->DropBefore(replica.part.set);
   return writer_.Start({.files = file,

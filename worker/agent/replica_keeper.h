@@ -1,6 +1,6 @@
 // The part of a worker process that handles copies of the training state in
 // memory: it keeps its store, serves it to others, and copies snapshots into it
-// and to the partner on a thread of its own while training goes on.
+// and to the partners on a thread of its own while training goes on.
 
 #ifndef MILLRACE_WORKER_AGENT_REPLICA_KEEPER_H_
 #define MILLRACE_WORKER_AGENT_REPLICA_KEEPER_H_
@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,7 +28,7 @@ struct ReplicaSnapshot {
   CheckpointInfo info;
   Rank rank{};
   std::shared_ptr<const StateSnapshot> snapshot;
-  std::string partner;  // Address; empty: none.
+  std::vector<std::string> partners;  // Addresses.
   std::shared_ptr<ReplicaClient> client;
 };
 

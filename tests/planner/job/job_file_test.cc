@@ -287,6 +287,16 @@ TEST(JobFileTest, RefusesWrongValues) {
       {absl::StrCat(kSmallJob, "fault: {coordinator_replicas: 2}\n"),
        "fault.coordinator_replicas: expected 0 or at least 3, found 2: a "
        "majority of 2 is 2"},
+      {absl::StrCat(kSmallJob, "fault: {replica_partners: 3}\n"),
+       "fault.replica_partners: expected an integer from 1 to 2, found '3'"},
+      {absl::StrCat(kSmallJob, "fault: {replica_partners: 0}\n"),
+       "expected an integer from 1 to 2, found '0'"},
+      {absl::StrCat(kSmallJob, "fault: {replica_partners: two}\n"),
+       "expected an integer from 1 to 2, found 'two'"},
+      {absl::StrCat(
+           kSmallJob,
+           "fault: {replica_partners: 2, replica_interval_steps: 0}\n"),
+       "fault.replica_partners: expected 1 with replica_interval_steps 0"},
       {absl::StrCat(kSmallJob, "data2:\n  - x: ]\n"), "not valid YAML"},
       {absl::StrCat(kSmallJob, "---\nname: b\n"), "second YAML document"},
       {"[a], b\n", "job.yaml:1: not valid YAML: a second YAML document"},

@@ -110,10 +110,10 @@ TEST(ReplicaExchangeTest, OutlivesItsProcess) {
   close(*agents_fd);
 }
 
-// Goal: a snapshot reaches the store and the partner. Of older sets the newest
-// one of two steps before stays, and that of the step before, which other ranks
-// may still be sending. Method: snapshots of four steps in a row.
-TEST(ReplicaExchangeTest, KeepsTheNewestSetsHereAndAtThePartner) {
+// Goal: a snapshot reaches the store and both partners. Of older sets the
+// newest one of two steps before stays, and that of the step before, which
+// other ranks may still be sending. Method: snapshots of four steps in a row.
+TEST(ReplicaExchangeTest, KeepsTheNewestSetsHereAndAtThePartners) {
   const ModelSpec model = TinyModel();
   Layout layout;
   layout.data = 2;
@@ -121,6 +121,7 @@ TEST(ReplicaExchangeTest, KeepsTheNewestSetsHereAndAtThePartner) {
   std::vector<RankState> state = MakeState(model, layout);
   const auto own = NewKeeper();
   const auto partner = NewKeeper();
+  const auto other = NewKeeper();
   const auto client = std::make_shared<ReplicaClient>(kSecretOfJob);
   const std::atomic<bool> aborted = false;
   for (int64_t step = 1; step <= 4; ++step) {
@@ -131,14 +132,14 @@ TEST(ReplicaExchangeTest, KeepsTheNewestSetsHereAndAtThePartner) {
     ASSERT_EQ(own->Keep({.info = InfoOf(layout, step),
                          .rank = Rank{0},
                          .snapshot = *snapshot,
-                         .partner = partner->address(),
+                         .partners = {partner->address(), other->address()},
                          .client = client},
                         aborted),
               absl::OkStatus());
     ASSERT_EQ(own->WaitUntilIdle(aborted), absl::OkStatus());
     EXPECT_EQ(own->TakeError(), "");
   }
-  for (const ReplicaKeeper* keeper : {own.get(), partner.get()}) {
+  for (const ReplicaKeeper* keeper : {own.get(), partner.get(), other.get()}) {
     EXPECT_EQ(keeper->Held().parts_size(), 3);
   }
   EXPECT_EQ(partner->store().List()[0].kind, ReplicaKind::kCopy);
@@ -196,6 +197,30 @@ TEST(ReplicaExchangeTest, SaysWhyACopyFailed) {
   EXPECT_EQ(fill().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(client.Push(own->store(), stored, own->address()).code(),
             absl::StatusCode::kAborted);
+}
+
+// Goal: a partner that is gone is named, and the other one gets its copy.
+TEST(ReplicaExchangeTest, OnePartnerThatIsGoneLeavesTheOtherItsCopy) {
+  std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+  const auto own = NewKeeper();
+  auto gone = NewKeeper();
+  const auto other = NewKeeper();
+  const std::string gone_address = gone->address();
+  gone.reset();
+  auto snapshot = StateSnapshot::Create(state[0].pieces);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ASSERT_EQ((*snapshot)->CopyFrom(state[0].pieces), absl::OkStatus());
+  const std::atomic<bool> aborted = false;
+  ASSERT_EQ(own->Keep({.info = InfoOf(Layout{}, 7),
+                       .rank = Rank{0},
+                       .snapshot = *snapshot,
+                       .partners = {gone_address, other->address()},
+                       .client = std::make_shared<ReplicaClient>(kSecretOfJob)},
+                      aborted),
+            absl::OkStatus());
+  ASSERT_EQ(own->WaitUntilIdle(aborted), absl::OkStatus());
+  EXPECT_THAT(own->TakeError(), testing::HasSubstr(gone_address));
+  EXPECT_EQ(other->Held().parts_size(), 1);
 }
 
 // Goal: a damaged part is noticed, and one that is not there.
