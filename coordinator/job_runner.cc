@@ -170,6 +170,7 @@ void JobRunner::OnTick() {
 }
 
 JobRunner::~JobRunner() {
+  AbandonPlans();
   if (planning_.joinable()) planning_.join();
   RemoveProbes();
 }

@@ -12,10 +12,12 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -163,6 +165,7 @@ class JobRunner {
   // Events in, actions out.
   void Handle(const JobEvent& event);
   void Do(const MakePlan&);
+  void Do(const AbandonPlan&);
   void Do(const WeighGrowth& action);
   void Do(const LeaveOut& action);
   void Do(const StartWorkerProcess& action);
@@ -201,15 +204,22 @@ class JobRunner {
   };
   PlanOutcome MakePlanNow(const JobSpec& job, const DeviceFacts& devices,
                           const std::optional<HardwareProfile>& measured,
-                          const CheckpointFolders& folders) const;
+                          const CheckpointFolders& folders,
+                          const std::stop_token& stop) const;
   // A plan of a job that has begun, for the hosts that it has now; `made`,
   // where it has one for these already.
   PlanOutcome PlanAgain(const JobSpec& job, const DeviceFacts& devices,
-                        std::shared_ptr<const Plan> made) const;
+                        std::shared_ptr<const Plan> made,
+                        const std::stop_token& stop) const;
   // Makes a plan and writes it into the run directory.
   absl::StatusOr<std::shared_ptr<const Plan>> PlanAndWrite(
       const JobSpec& job, const DeviceFacts& devices,
-      const HardwareProfile& profile) const;
+      const HardwareProfile& profile, const std::stop_token& stop) const;
+  // Calls `plan` on the planning thread. Stops what that thread does, without
+  // waiting for its end.
+  void BeginPlanning(std::function<void(std::stop_token)> plan);
+  // Stops every search under way: nobody wants its plan.
+  void AbandonPlans();
   JobSpec JobToPlan() const;
   // Begins to plan for the loss of any one host, where it does not matter
   // which.
@@ -388,6 +398,7 @@ class JobRunner {
   std::optional<JobState> state_;
   std::unique_ptr<Server> server_;
   std::thread planning_;
+  std::stop_source planning_stop_;  // Of the search on that thread.
   std::deque<JobEvent> events_;
   bool handling_ = false;
   std::optional<PlanRecord> plan_;

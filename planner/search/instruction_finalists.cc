@@ -45,8 +45,13 @@ void CopyMemory(const Prediction& from, Prediction* to) {
 InstructionFinalists::InstructionFinalists(const LayoutSpace& space,
                                            int64_t memory_limit,
                                            const CostModel& cost,
-                                           StepModel& model)
-    : space_(space), memory_limit_(memory_limit), cost_(cost), model_(model) {}
+                                           StepModel& model,
+                                           std::stop_token stop)
+    : space_(space),
+      memory_limit_(memory_limit),
+      cost_(cost),
+      model_(model),
+      stop_(std::move(stop)) {}
 
 absl::Status InstructionFinalists::PriceAll(bool until_one_fits,
                                             std::vector<Finalist>* finalists) {
@@ -98,15 +103,16 @@ absl::Status InstructionFinalists::PriceAll(bool until_one_fits,
 absl::Status InstructionFinalists::Price(Finalist* finalist) {
   const ModelSpec& model = space_.model;
   const Layout& layout = finalist->layout;
-  if (const absl::Status status = CheckProgramSize(model, layout);
+  if (const absl::Status status = CheckProgramSize(model, layout, stop_);
       !status.ok()) {
+    RETURN_IF_ERROR(CheckNotStopped(stop_));
     finalist->is_too_large = true;
     too_large_.Update(status);
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(
       const std::optional<ShortStep> shorter,
-      PredictFromFewMicrobatches(model, layout, cost_, memory_limit_));
+      PredictFromFewMicrobatches(model, layout, cost_, memory_limit_, stop_));
   if (shorter.has_value()) {
     num_instructions_ += shorter->num_instructions;
     TakeMemory(shorter->prediction, finalist);
@@ -122,7 +128,7 @@ absl::Status InstructionFinalists::Price(Finalist* finalist) {
     Layout few = layout;
     few.num_microbatches = FewMicrobatches(layout);
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                     BuildTrainingPrograms(model, few));
+                     BuildTrainingPrograms(model, few, stop_));
     num_instructions_ += NumInstructions(programs);
     TakeMemory(MemoryOf(programs), finalist);
     if (!finalist->fits) return absl::OkStatus();
@@ -147,12 +153,13 @@ absl::StatusOr<LoweredStep> InstructionFinalists::LowerAll(Finalist* finalist) {
   const ModelSpec& model = space_.model;
   LoweredStep lowered{.layout = finalist->layout};
   ASSIGN_OR_RETURN(lowered.programs,
-                   BuildTrainingPrograms(model, finalist->layout));
+                   BuildTrainingPrograms(model, finalist->layout, stop_));
   num_instructions_ += NumInstructions(lowered.programs);
   TakeMemory(MemoryOf(lowered.programs), finalist);
   finalist->instructions.reset();
   if (!finalist->fits) return lowered;
-  ASSIGN_OR_RETURN(lowered.timeline, SimulatePrograms(lowered.programs, cost_));
+  ASSIGN_OR_RETURN(lowered.timeline,
+                   SimulatePrograms(lowered.programs, cost_, stop_));
   Prediction& prediction = finalist->instructions.emplace();
   CopyMemory(finalist->closed_form, &prediction);
   FillSimulated(model, lowered.programs, cost_, lowered.timeline, &prediction);
@@ -184,7 +191,7 @@ absl::StatusOr<bool> InstructionFinalists::StageFits(const Layout& layout,
   Layout shorter = layout;
   shorter.num_microbatches = FewMicrobatches(layout);
   ASSIGN_OR_RETURN(const Program program,
-                   BuildTrainingProgram(space_.model, shorter, stage));
+                   BuildTrainingProgram(space_.model, shorter, stage, stop_));
   return StageBytes(program, cost_.profile().memory_overhead) <= memory_limit_;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,9 +30,11 @@ struct LoweredStep {
 
 class InstructionFinalists {
  public:
-  // Borrows all but the limit, the bytes of a device.
+  // Borrows all but the limit, the bytes of a device. Once a stop is requested,
+  // all calls end with Cancelled.
   InstructionFinalists(const LayoutSpace& space, int64_t memory_limit,
-                       const CostModel& cost, StepModel& model);
+                       const CostModel& cost, StepModel& model,
+                       std::stop_token stop);
 
   // Prices the finalists that can be lowered, in their order, as many as stays
   // quick, or with `until_one_fits` up to the first whose Programs fit. Where
@@ -68,6 +71,7 @@ class InstructionFinalists {
   const int64_t memory_limit_;
   const CostModel& cost_;
   StepModel& model_;
+  const std::stop_token stop_;
   std::optional<LoweredStep> fastest_;  // Among those lowered with all passes.
   absl::Status too_large_;
   int64_t least_excess_bytes_ = 0;

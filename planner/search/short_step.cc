@@ -31,16 +31,18 @@ Seconds SecondsOf(const Prediction& prediction) {
 // needs more than `memory_limit` bytes.
 absl::StatusOr<Seconds> Lower(const ModelSpec& model, Layout layout,
                               int32_t num_microbatches, const CostModel& cost,
-                              int64_t memory_limit, ShortStep* step) {
+                              int64_t memory_limit, const std::stop_token& stop,
+                              ShortStep* step) {
   layout.num_microbatches = num_microbatches;
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, layout));
+                   BuildTrainingPrograms(model, layout, stop));
   for (const Program& program : programs) {
     step->num_instructions += static_cast<int64_t>(program.instructions.size());
   }
   FillMemory(programs, cost.profile().memory_overhead, &step->prediction);
   if (step->prediction.memory_bytes() > memory_limit) return Seconds{};
-  ASSIGN_OR_RETURN(const Timeline timeline, SimulatePrograms(programs, cost));
+  ASSIGN_OR_RETURN(const Timeline timeline,
+                   SimulatePrograms(programs, cost, stop));
   FillSimulated(model, programs, cost, timeline, &step->prediction);
   return SecondsOf(step->prediction);
 }
@@ -49,7 +51,7 @@ absl::StatusOr<Seconds> Lower(const ModelSpec& model, Layout layout,
 
 absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
     const ModelSpec& model, const Layout& layout, const CostModel& cost,
-    int64_t memory_limit) {
+    int64_t memory_limit, const std::stop_token& stop) {
   const int32_t few = kSearchBudget.shorter_microbatches_per_stage *
                       layout.pipeline,
                 more = kSearchBudget.longer_microbatches_per_stage *
@@ -62,10 +64,10 @@ absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
   RETURN_IF_ERROR(CheckProfile(layout, cost));
   ShortStep step;
   ASSIGN_OR_RETURN(const Seconds a,
-                   Lower(model, layout, few, cost, memory_limit, &step));
+                   Lower(model, layout, few, cost, memory_limit, stop, &step));
   if (step.prediction.memory_bytes() > memory_limit) return step;
   ASSIGN_OR_RETURN(const Seconds b,
-                   Lower(model, layout, more, cost, memory_limit, &step));
+                   Lower(model, layout, more, cost, memory_limit, stop, &step));
   if (step.prediction.memory_bytes() > memory_limit) return step;
   // The micro-batches beyond `more` add so many times what those from `few` to
   // `more` added.

@@ -67,7 +67,7 @@ CopyEngineChoice CopyEngineChoiceOf(const ResourceSpec& resources,
 }
 
 absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
-                              int64_t memory_limit,
+                              int64_t memory_limit, const std::stop_token& stop,
                               InstructionFinalists* pricer,
                               std::vector<Finalist>* finalists) {
   const std::string& asked_for = space.constraints.schedule;
@@ -95,7 +95,7 @@ absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
     ASSIGN_OR_RETURN(
         std::optional<Layout> listed,
         ListScheduledVariant(space.model, layout, cost,
-                             memory_limit - prediction.overhead_bytes));
+                             memory_limit - prediction.overhead_bytes, stop));
     if (!listed.has_value()) continue;
     Finalist variant = VariantOf(finalist, *std::move(listed));
     RETURN_IF_ERROR(pricer->Price(&variant));

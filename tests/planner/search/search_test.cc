@@ -7,10 +7,14 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/units.h"
 #include "planner/explain/explain.h"
 #include "planner/explain/explain_json.h"
@@ -45,6 +49,32 @@ std::string ErrorOf(const JobSpec& job, int32_t num_devices,
   const absl::StatusOr<Plan> plan =
       FindPlan({.job = job, .num_devices = num_devices}, cost);
   return plan.ok() ? "no error" : std::string(plan.status().message());
+}
+
+// Goal: a search that is not wanted any more ends with Cancelled, whatever it
+// was at. Method: stop it before it begins, then after ever more time until one
+// is done; where the job fits, and where no layout does.
+TEST(SearchTest, EndsOnceItIsStopped) {
+  const CostModel cost = MakeCost({});
+  for (const int64_t memory_bytes : {int64_t{0}, int64_t{1} << 16}) {
+    bool was_done = false;
+    for (int i = 0; !was_done; ++i) {
+      std::stop_source stop;
+      SearchInput input = {.job = SmallJob(), .num_devices = 4};
+      input.device_memory_bytes = memory_bytes;
+      input.stop = stop.get_token();
+      if (i == 0) stop.request_stop();
+      absl::Status ended;
+      std::thread search([&] { ended = FindPlan(input, cost).status(); });
+      absl::SleepFor(absl::Microseconds(int64_t{100} << i));
+      stop.request_stop();
+      search.join();
+      was_done = !absl::IsCancelled(ended);
+      if (!was_done) continue;
+      EXPECT_GT(i, 0);
+      EXPECT_EQ(ended.ok(), memory_bytes == 0) << ended;
+    }
+  }
 }
 
 // Goal: the chosen layout is the fastest of all. Method: predict every layout
