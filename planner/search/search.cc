@@ -133,8 +133,10 @@ class Search {
         by_closed_form_(scope_, memory_limit_, cost, model, outermost),
         by_passes_(scope_.all, memory_limit_, cost, model, outermost,
                    input.stop),
-        by_instructions_(scope_.all.space(), memory_limit_, cost, model,
-                         input.stop),
+        by_instructions_(
+            scope_.all.space(), memory_limit_, cost, model,
+            input.num_threads > 0 ? input.num_threads : NumComputeThreads(),
+            input.stop),
         model_(model) {}
   Search(const Search&) = delete;  // Its parts refer to each other.
   Search& operator=(const Search&) = delete;

@@ -36,6 +36,9 @@ struct SearchInput {
   // order whose Programs fit is taken, without list-scheduled variants and ones
   // with copy engines unless the job asks for these.
   bool is_urgent = false;
+  // Threads that price finalists side by side; 0: NumComputeThreads() (base).
+  // Their number does not change the plan.
+  int num_threads = 0;
   // Once a stop is requested, the search ends with Cancelled, within some
   // hundredths of a second (tests/bench/replan_bench.cc).
   std::stop_token stop = {};

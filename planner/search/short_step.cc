@@ -49,9 +49,7 @@ absl::StatusOr<Seconds> Lower(const ModelSpec& model, Layout layout,
 
 }  // namespace
 
-absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
-    const ModelSpec& model, const Layout& layout, const CostModel& cost,
-    int64_t memory_limit, const std::stop_token& stop) {
+std::optional<int32_t> MostShortMicrobatches(const Layout& layout) {
   const int32_t few = kSearchBudget.shorter_microbatches_per_stage *
                       layout.pipeline,
                 more = kSearchBudget.longer_microbatches_per_stage *
@@ -61,6 +59,17 @@ absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
       layout.num_microbatches < kSearchBudget.least_shortening * (few + more)) {
     return std::nullopt;
   }
+  return more;
+}
+
+absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
+    const ModelSpec& model, const Layout& layout, const CostModel& cost,
+    int64_t memory_limit, const std::stop_token& stop) {
+  const std::optional<int32_t> most = MostShortMicrobatches(layout);
+  if (!most.has_value()) return std::nullopt;
+  const int32_t few =
+      kSearchBudget.shorter_microbatches_per_stage * layout.pipeline;
+  const int32_t more = *most;
   RETURN_IF_ERROR(CheckProfile(layout, cost));
   ShortStep step;
   ASSIGN_OR_RETURN(const Seconds a,

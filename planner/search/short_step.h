@@ -24,6 +24,10 @@ struct ShortStep {
   int64_t num_instructions = 0;  // Instructions lowered for it.
 };
 
+// The micro-batches of the longer of the two steps that the function below
+// lowers for the layout. Nothing where it predicts nothing.
+std::optional<int32_t> MostShortMicrobatches(const Layout& layout);
+
 // Lowers and simulates two steps of few micro-batches. Each further micro-batch
 // adds what the last ones of these added: once a pipeline is full, it repeats
 // itself. The result is within 0.005 % of simulating all micro-batches
