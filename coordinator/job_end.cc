@@ -76,6 +76,7 @@ void JobRunner::Do(const EndJob& action) {
 
 void JobRunner::End(const EndJob& action) {
   AbandonPlans();
+  lock_stop_.request_stop();
   exporter_.reset();
   for (const std::shared_ptr<Commit>& commit : commits_) GiveUp(*commit);
   uint64_t hash = 0;  // Ranks' hashes add up, in whatever order they came.

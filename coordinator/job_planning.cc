@@ -63,12 +63,22 @@ void JobRunner::Do(const MakePlan&) {
     return;
   }
   // A job that has begun goes on, and tries again with its next checkpoint.
-  if (const absl::Status locked = LockCheckpoints();
-      !locked.ok() && !plan_.has_value()) {
-    Handle(
-        PlanRefused{absl::StrCat("checkpoint.directory: ", locked.message())});
+  if (plan_.has_value()) {
+    PlanForDevicesThere();
     return;
   }
+  LockCheckpoints(/*waits=*/nullptr, [this](const absl::Status& locked) {
+    if (locked.ok()) {
+      PlanForDevicesThere();
+    } else {
+      Handle(PlanRefused{
+          absl::StrCat("checkpoint.directory: ", locked.message())});
+    }
+  });
+}
+
+void JobRunner::PlanForDevicesThere() {
+  if (exit_code_.has_value()) return;
   KeepProbesWhileNeeded();
   if (const absl::Status hosts = CheckOneAddressFamily(); !hosts.ok()) {
     Handle(PlanRefused{std::string(hosts.message())});

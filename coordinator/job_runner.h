@@ -165,6 +165,7 @@ class JobRunner {
   // Events in, actions out.
   void Handle(const JobEvent& event);
   void Do(const MakePlan&);
+  void PlanForDevicesThere();
   void Do(const AbandonPlan&);
   void Do(const WeighGrowth& action);
   void Do(const LeaveOut& action);
@@ -176,7 +177,8 @@ class JobRunner {
   // Commits, one after another; job_commits.cc.
   void Do(const CommitStep& action);
   void Do(const GiveUpCommits& action);
-  SideWork::Work BeginCommit(const std::shared_ptr<Commit>& commit);
+  SideWork::Work BeginCommit(const std::shared_ptr<Commit>& commit,
+                             const absl::Status& locked);
   void OnCommitEnd(Commit& commit, const CommitOutcome& outcome);
   // How often workers save (checkpoint_interval.h), what they are told when
   // they begin, and whether it is changed since a checkpoint has cost something
@@ -320,16 +322,12 @@ class JobRunner {
   void TellCoordinators(SessionId session);
   void ReportTakeover();
   std::string CommittedPath() const;  // On this host.
-  // An earlier coordinator may hold the folder of checkpoints until it ends.
-  // Commits then wait for it, for a while.
-  bool MustAwaitLock();
-  void CommitAwaiting();
-  void CopyRunFiles();  // To keepers that do not see them.
+  void CopyRunFiles();                // To keepers that do not see them.
   // Files by which agents find out which folders they share with this host.
   void WriteProbes() const;
   void RemoveProbes() const;
   // They stay while an agent may come that has not looked.
-  void KeepProbesWhileNeeded() const;
+  void KeepProbesWhileNeeded();
   bool NeedsCheckpoints() const;
   bool AllSeeCheckpoints() const;
   bool CanCheckpoint() const;  // In a shared folder, or in hosts' own.
@@ -362,9 +360,13 @@ class JobRunner {
   void PrintFetching();
   // Why no agent of the job can have the data; empty if one can, or may come.
   std::string SourceRefusal() const;
-  // Before anything is read or written there. FailedPrecondition if another job
-  // has the folder.
-  absl::Status LockCheckpoints();
+  // Locks the folder of checkpoints, before anything is read or written there,
+  // beside the server's thread, which waits for no file system and no store.
+  // Then calls `then` with the outcome, at once where the folder is locked
+  // already: FailedPrecondition if another job has the folder. While it has,
+  // tries again for as long as `waits`, which may be null, returns true.
+  using Locked = std::function<void(const absl::Status&)>;
+  void LockCheckpoints(std::function<bool()> waits, Locked then);
   // A disk that does not take what must be durable ends the coordinator, unless
   // the reserve suffices.
   void MustSucceed(absl::FunctionRef<absl::Status()> write);
@@ -389,7 +391,8 @@ class JobRunner {
   std::map<int32_t, RunCopy> run_copies_;  // By agent.
   absl::Time copied_ = absl::InfinitePast();
   std::vector<std::shared_ptr<Commit>> commits_;  // Without an answer.
-  std::vector<std::shared_ptr<Commit>> awaiting_lock_;
+  // How long commits wait for an earlier coordinator on another host, which may
+  // hold the folder of checkpoints until it ends.
   absl::Time awaited_until_ = absl::InfinitePast();
   // Reports of steps to be acknowledged once copies have them: those since the
   // last copies were sent, and those before.
@@ -489,6 +492,8 @@ class JobRunner {
   std::optional<EndJob> end_after_exports_;
   // Last: their threads call this.
   std::unique_ptr<PeriodicExport> exporter_;
+  std::stop_source lock_stop_;             // Of who waits for the lock.
+  std::unique_ptr<SideWork> folder_work_;  // Its lock, and the probes.
   std::unique_ptr<SideWork> committing_;
   std::unique_ptr<SideWork> preparing_;
 };
