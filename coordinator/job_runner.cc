@@ -167,6 +167,7 @@ void JobRunner::OnTick() {
   last_tick_ = now;
   CheckHang();
   CopyRunFiles();
+  LeaveWithAgent();
   Handle(Tick{});
 }
 
@@ -308,6 +309,7 @@ void JobRunner::Do(const Report& action) {
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
+    OutliveAgent();
     progress_->Line(absl::StrCat("stopping after this step, ",
                                  CanCheckpoint()
                                      ? "with a checkpoint"

@@ -247,6 +247,14 @@ class JobRunner {
   // empty if it would.
   std::string ReasonNotToRequeue() const;
   void End(const EndJob& action);
+  // Launchers kill agents soon after they have passed a Ctrl-C on: mpirun a
+  // second later, whatever the job is at. From the request to stop on, this
+  // process outlives its agent until it has given the folder of checkpoints
+  // back. Otherwise the next start would wait until a lease runs out.
+  void OutliveAgent();
+  // Ends this process, but not the job, once the agent it outlives is gone:
+  // commits nothing more, and gives the folder back.
+  void LeaveWithAgent();
   void PrintSummary(const EndJob& action);
 
   // A generation asks disks and other hosts for this before it begins;
@@ -412,6 +420,7 @@ class JobRunner {
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.
+  bool outlives_agent_ = false;
 
   std::map<SessionId, Peer> peers_;
   std::optional<RunFollower> follower_;  // Since the first visitor's question.
