@@ -38,6 +38,11 @@ absl::Status ParallelFor(int64_t count, int num_threads,
   return error;
 }
 
+absl::Status CheckNotStopped(const std::stop_token& stop) {
+  return stop.stop_requested() ? absl::CancelledError("stopped")
+                               : absl::OkStatus();
+}
+
 namespace {
 
 int NumCoresUpTo(int most) {

@@ -27,11 +27,12 @@ std::string OwnerIn(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<ObjectLease>> TakeLease(
     ObjectFiles& objects, const std::string& directory,
-    const std::string& owner, bool waits) {
+    const std::string& owner, bool waits, std::stop_token stop) {
   ASSIGN_OR_RETURN(const ObjectPath path, ParseObjectPath(directory));
   ObjectLeaseOptions options = {
       .key = (path.key.empty() ? "" : path.key + "/") + (kLockName + 1),
-      .owner = owner};
+      .owner = owner,
+      .stop = std::move(stop)};
   ASSIGN_OR_RETURN(options.store, objects.StoreOf(directory));
   if (waits) options.wait = options.term + absl::Seconds(2);
   return ObjectLease::Take(std::move(options));
@@ -48,10 +49,11 @@ absl::Status LockError(int error, const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<CheckpointLock>> CheckpointLock::Take(
     const std::string& directory, const std::string& owner, bool needs_lock,
-    ObjectFiles* objects) {
+    ObjectFiles* objects, std::stop_token stop) {
   if (objects != nullptr && IsObjectPath(directory)) {
-    ASSIGN_OR_RETURN(std::unique_ptr<ObjectLease> lease,
-                     TakeLease(*objects, directory, owner, !needs_lock));
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<ObjectLease> lease,
+        TakeLease(*objects, directory, owner, !needs_lock, std::move(stop)));
     return std::unique_ptr<CheckpointLock>(
         new CheckpointLock(std::move(lease)));
   }

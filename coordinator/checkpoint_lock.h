@@ -10,6 +10,7 @@
 #define MILLRACE_COORDINATOR_CHECKPOINT_LOCK_H_
 
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,10 +29,11 @@ class CheckpointLock {
   //
   // `objects` finds the bucket of an s3:// prefix; errors are then those of
   // ObjectLease. Without `needs_lock`, waits until a job that was killed counts
-  // as gone.
+  // as gone, or until a stop is requested.
   static absl::StatusOr<std::unique_ptr<CheckpointLock>> Take(
       const std::string& directory, const std::string& owner,
-      bool needs_lock = false, ObjectFiles* objects = nullptr);
+      bool needs_lock = false, ObjectFiles* objects = nullptr,
+      std::stop_token stop = {});
   ~CheckpointLock();
   CheckpointLock(const CheckpointLock&) = delete;
   CheckpointLock& operator=(const CheckpointLock&) = delete;

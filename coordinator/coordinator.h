@@ -10,6 +10,8 @@
 #ifndef MILLRACE_COORDINATOR_COORDINATOR_H_
 #define MILLRACE_COORDINATOR_COORDINATOR_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -46,6 +48,9 @@ struct CoordinatorOptions {
   // By which this host's checkpoints are read and committed, for tests of disks
   // that hang. Borrowed; null: the job's own (objects/stored_files.h).
   FileSystem* checkpoint_files = nullptr;
+  // The agent that started this process, which is killed when the agent ends.
+  // From the request to stop on it is not killed, and ends by itself. 0: none.
+  pid_t agent_pid = 0;
 };
 
 // Runs until the job has ended and all agents know; returns the exit code they

@@ -3,6 +3,7 @@
 // JobRunner (job_runner.h).
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
@@ -23,6 +25,10 @@ namespace {
 // most a few steps ahead of what they have reported.
 constexpr int64_t kLeastNoticeSteps = 10;
 constexpr double kLeastNoticeSeconds = 3;
+// For an earlier coordinator, which ends well before if it has no majority
+// (LogCopiesOptions).
+constexpr absl::Duration kLockLimit = absl::Seconds(60);
+constexpr absl::Duration kLockPoll = absl::Milliseconds(100);
 
 // How many checkpoints stay: as many as the job asks for, and all since the
 // oldest one that is to be exported.
@@ -56,6 +62,38 @@ absl::StatusOr<std::string> PathOfStep(FileSystem& files,
 
 }  // namespace
 
+void JobRunner::LockCheckpoints(std::function<bool()> waits, Locked then) {
+  folder_work_->Add([this, waits = std::move(waits),
+                     then = std::move(then)]() -> SideWork::Work {
+    if (checkpoint_lock_ != nullptr || options_.profile_only) {
+      then(absl::OkStatus());
+      return nullptr;
+    }
+    return [this, waits, then, directory = CheckpointDirectory(),
+            owner =
+                absl::StrCat("the job of ", options_.run, " (", probe_, ")",
+                             options_.term > 0
+                                 ? absl::StrCat(", coordinator ", options_.term)
+                                 : ""),
+            stop = lock_stop_.get_token()]() -> SideWork::Then {
+      absl::StatusOr<std::shared_ptr<CheckpointLock>> lock;
+      do {
+        lock = CheckpointLock::Take(directory, owner,
+                                    /*needs_lock=*/options_.term > 0,
+                                    &stored_files_->objects(), stop);
+        if (!absl::IsFailedPrecondition(lock.status()) || waits == nullptr) {
+          break;
+        }
+        absl::SleepFor(kLockPoll);
+      } while (waits());
+      return [this, then, lock] {
+        if (lock.ok()) checkpoint_lock_ = *lock;
+        then(lock.status());
+      };
+    };
+  });
+}
+
 void JobRunner::Do(const CommitStep& action) {
   const auto commit = std::make_shared<Commit>();
   commit->generation = action.generation;
@@ -63,14 +101,21 @@ void JobRunner::Do(const CommitStep& action) {
   commit->layout = plan_->layout;
   commit->parts = parts_[action.step];
   commits_.push_back(commit);
-  if (MustAwaitLock()) {
-    awaiting_lock_.push_back(commit);
-  } else {
-    committing_->Add([this, commit] { return BeginCommit(commit); });
+  if (options_.taken_over_from >= 0 && awaited_until_ == absl::InfinitePast()) {
+    awaited_until_ = MonotonicNow() + kLockLimit;
   }
+  LockCheckpoints(
+      [commit, until = awaited_until_] {
+        return commit->fate == Commit::Fate::kOpen && MonotonicNow() <= until;
+      },
+      [this, commit](const absl::Status& locked) {
+        committing_->Add(
+            [this, commit, locked] { return BeginCommit(commit, locked); });
+      });
 }
 
-SideWork::Work JobRunner::BeginCommit(const std::shared_ptr<Commit>& commit) {
+SideWork::Work JobRunner::BeginCommit(const std::shared_ptr<Commit>& commit,
+                                      const absl::Status& locked) {
   if (commit->fate == Commit::Fate::kGivenUp || exit_code_.has_value()) {
     return nullptr;
   }
@@ -90,7 +135,6 @@ SideWork::Work JobRunner::BeginCommit(const std::shared_ptr<Commit>& commit) {
                  .path = ""});
     return nullptr;
   }
-  const absl::Status locked = LockCheckpoints();
   if (!locked.ok()) {
     OnCommitEnd(*commit, {.status = locked, .path = ""});
     return nullptr;

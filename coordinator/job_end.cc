@@ -1,7 +1,12 @@
 // The remaining work after a job has ended, and its last messages; see
 // job_runner.h.
 
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +18,9 @@
 
 namespace millrace {
 namespace {
+
+// A process that outlives its agent is killed by nobody else.
+constexpr unsigned kLeaveSeconds = 30;
 
 const char* StatusWord(Verdict verdict) {
   switch (verdict) {
@@ -75,6 +83,9 @@ void JobRunner::Do(const EndJob& action) {
 }
 
 void JobRunner::End(const EndJob& action) {
+  if (outlives_agent_) alarm(kLeaveSeconds);
+  AbandonPlans();
+  lock_stop_.request_stop();
   exporter_.reset();
   for (const std::shared_ptr<Commit>& commit : commits_) GiveUp(*commit);
   uint64_t hash = 0;  // Ranks' hashes add up, in whatever order they came.
@@ -113,6 +124,30 @@ void JobRunner::End(const EndJob& action) {
   for (const auto& [session, peer] : peers_) {
     if (peer.visits) server_->Send(session, message);
   }
+  server_->Stop();
+}
+
+void JobRunner::OutliveAgent() {
+  if (options_.agent_pid == 0 || outlives_agent_) return;
+  outlives_agent_ = true;
+  prctl(PR_SET_PDEATHSIG, 0);
+  signal(SIGPIPE, SIG_IGN);  // Standard output may be the launcher's.
+}
+
+void JobRunner::LeaveWithAgent() {
+  if (!outlives_agent_ || exit_code_.has_value() ||
+      getppid() == options_.agent_pid) {
+    return;
+  }
+  std::cerr << "coordinator: the agent was killed before the job had stopped; "
+               "giving the folder of checkpoints back"
+            << std::endl;
+  alarm(kLeaveSeconds);
+  exporter_.reset();
+  for (const std::shared_ptr<Commit>& commit : commits_) GiveUp(*commit);
+  AbandonPlans();
+  lock_stop_.request_stop();
+  exit_code_ = kFailedExitCode;
   server_->Stop();
 }
 

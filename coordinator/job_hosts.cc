@@ -75,13 +75,21 @@ void JobRunner::RemoveProbes() const {
   }
 }
 
-void JobRunner::KeepProbesWhileNeeded() const {
+void JobRunner::KeepProbesWhileNeeded() {
+  bool are_needed = false;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
-    if (state_->TakesPart(i)) continue;
-    WriteProbes();
-    return;
+    are_needed |= !state_->TakesPart(i);
   }
-  RemoveProbes();
+  folder_work_->Add([this, are_needed]() -> SideWork::Work {
+    return [this, are_needed]() -> SideWork::Then {
+      if (are_needed) {
+        WriteProbes();
+      } else {
+        RemoveProbes();
+      }
+      return [] {};
+    };
+  });
 }
 
 absl::Status JobRunner::CheckOneAddressFamily(bool all_ready) const {

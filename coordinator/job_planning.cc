@@ -1,9 +1,11 @@
 // How a job comes to its plan, and where it starts; see job_runner.h.
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,9 +28,9 @@ namespace {
 // A plan that is not written yet: one ahead, or one to be weighed.
 absl::StatusOr<std::shared_ptr<const Plan>> PlanOnly(
     const JobSpec& job, const DeviceFacts& devices,
-    const HardwareProfile& profile) {
+    const HardwareProfile& profile, const std::stop_token& stop) {
   RETURN_IF_ERROR(CheckRunnable(job, devices));
-  ASSIGN_OR_RETURN(Plan plan, PlanForDevices(job, devices, profile));
+  ASSIGN_OR_RETURN(Plan plan, PlanForDevices(job, devices, profile, stop));
   return std::make_shared<const Plan>(std::move(plan));
 }
 
@@ -61,13 +63,22 @@ void JobRunner::Do(const MakePlan&) {
     return;
   }
   // A job that has begun goes on, and tries again with its next checkpoint.
-  if (const absl::Status locked = LockCheckpoints();
-      !locked.ok() && !plan_.has_value()) {
-    Handle(
-        PlanRefused{absl::StrCat("checkpoint.directory: ", locked.message())});
+  if (plan_.has_value()) {
+    PlanForDevicesThere();
     return;
   }
-  if (planning_.joinable()) planning_.join();
+  LockCheckpoints(/*waits=*/nullptr, [this](const absl::Status& locked) {
+    if (locked.ok()) {
+      PlanForDevicesThere();
+    } else {
+      Handle(PlanRefused{
+          absl::StrCat("checkpoint.directory: ", locked.message())});
+    }
+  });
+}
+
+void JobRunner::PlanForDevicesThere() {
+  if (exit_code_.has_value()) return;
   KeepProbesWhileNeeded();
   if (const absl::Status hosts = CheckOneAddressFamily(); !hosts.ok()) {
     Handle(PlanRefused{std::string(hosts.message())});
@@ -77,11 +88,12 @@ void JobRunner::Do(const MakePlan&) {
       NeedsCheckpoints() ? SearchForFolders() : std::nullopt;
   const DeviceFacts devices = Devices();
   const JobSpec job = JobToPlan();
+  plan_ahead_.StopUnlessFor(devices);
   // Asking hosts, searching and verifying a checkpoint can take seconds, in
   // which the server goes on listening.
-  planning_ = std::thread([this, job, devices, again = plan_.has_value(),
-                           made = made_plans_.Find(devices), search,
-                           measured = measured_profile_] {
+  BeginPlanning([this, job, devices, again = plan_.has_value(),
+                 made = made_plans_.Find(devices), search,
+                 measured = measured_profile_](const std::stop_token& stop) {
     absl::StatusOr<CheckpointFolders> folders = CheckpointFolders();
     if (search.has_value()) folders = FindFolders(*search);
     PlanOutcome outcome;
@@ -89,15 +101,34 @@ void JobRunner::Do(const MakePlan&) {
       // Not NotFound, which stands for a profile.
       outcome.status = absl::InvalidArgumentError(folders.status().message());
     } else if (again) {
-      outcome = PlanAgain(job, devices,
-                          made != nullptr ? made : plan_ahead_.Await(devices));
+      outcome =
+          PlanAgain(job, devices,
+                    made != nullptr ? made : plan_ahead_.Await(devices), stop);
     } else {
-      outcome = MakePlanNow(job, devices, measured, *folders);
+      outcome = MakePlanNow(job, devices, measured, *folders, stop);
     }
     if (folders.ok()) outcome.folders = *std::move(folders);
     server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
   });
 }
+
+void JobRunner::BeginPlanning(std::function<void(std::stop_token)> plan) {
+  planning_stop_.request_stop();
+  planning_stop_ = std::stop_source();
+  planning_ =
+      std::thread([before = std::move(planning_), plan = std::move(plan),
+                   stop = planning_stop_.get_token()]() mutable {
+        if (before.joinable()) before.join();
+        plan(stop);
+      });
+}
+
+void JobRunner::AbandonPlans() {
+  planning_stop_.request_stop();
+  plan_ahead_.Stop();
+}
+
+void JobRunner::Do(const AbandonPlan&) { AbandonPlans(); }
 
 void JobRunner::PlanForOneHostFewer() {
   std::vector<AgentDevices> agents;
@@ -111,9 +142,10 @@ void JobRunner::PlanForOneHostFewer() {
     return;
   }
   plan_ahead_.Begin(*left, [this, job = JobToPlan(), devices = *left,
-                            profile = *profile_] {
+                            profile = *profile_](const std::stop_token& stop) {
     const double began_s = MonotonicSeconds();
-    const auto plan = PlanOnly(job, devices, profile);
+    const auto plan = PlanOnly(job, devices, profile, stop);
+    if (stop.stop_requested()) return std::shared_ptr<const Plan>();
     const std::string detail =
         plan.ok()
             ? absl::StrCat("for a lost host, in ",
@@ -140,15 +172,16 @@ JobSpec JobRunner::JobToPlan() const {
 
 absl::StatusOr<std::shared_ptr<const Plan>> JobRunner::PlanAndWrite(
     const JobSpec& job, const DeviceFacts& devices,
-    const HardwareProfile& profile) const {
-  ASSIGN_OR_RETURN(Plan plan, PlanForDevices(job, devices, profile));
+    const HardwareProfile& profile, const std::stop_token& stop) const {
+  ASSIGN_OR_RETURN(Plan plan, PlanForDevices(job, devices, profile, stop));
   RETURN_IF_ERROR(WritePlan(plan, job, profile, options_.run_directory));
   return std::make_shared<const Plan>(std::move(plan));
 }
 
-JobRunner::PlanOutcome JobRunner::PlanAgain(
-    const JobSpec& job, const DeviceFacts& devices,
-    std::shared_ptr<const Plan> made) const {
+JobRunner::PlanOutcome JobRunner::PlanAgain(const JobSpec& job,
+                                            const DeviceFacts& devices,
+                                            std::shared_ptr<const Plan> made,
+                                            const std::stop_token& stop) const {
   PlanOutcome outcome = {
       .devices = devices, .plan = std::move(made), .profile = *profile_};
   if (outcome.plan != nullptr) {
@@ -158,7 +191,7 @@ JobRunner::PlanOutcome JobRunner::PlanAgain(
   }
   outcome.status = CheckRunnable(job, devices);
   if (!outcome.status.ok()) return outcome;
-  auto plan = PlanAndWrite(job, devices, *profile_);
+  auto plan = PlanAndWrite(job, devices, *profile_, stop);
   if (plan.ok()) {
     outcome.plan = *std::move(plan);
   } else {
@@ -170,7 +203,7 @@ JobRunner::PlanOutcome JobRunner::PlanAgain(
 JobRunner::PlanOutcome JobRunner::MakePlanNow(
     const JobSpec& job, const DeviceFacts& devices,
     const std::optional<HardwareProfile>& measured,
-    const CheckpointFolders& folders) const {
+    const CheckpointFolders& folders, const std::stop_token& stop) const {
   PlanOutcome outcome = {.devices = devices};
   outcome.status = CheckRunnable(job, devices);
   if (!outcome.status.ok()) return outcome;
@@ -191,7 +224,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
   }
   outcome.machine = profile->provenance.description;
   if (options_.profile_only) return outcome;
-  auto plan = PlanAndWrite(job, devices, *profile);
+  auto plan = PlanAndWrite(job, devices, *profile, stop);
   if (!plan.ok()) {
     outcome.status = absl::InvalidArgumentError(plan.status().message());
     return outcome;
@@ -356,18 +389,20 @@ void JobRunner::Do(const WeighGrowth& action) {
     progress_->Line(absl::StrCat("not taking it in: ", obstacle));
     return;
   }
-  if (planning_.joinable()) planning_.join();
   const DeviceFacts devices = Devices(/*all_ready=*/true);
   if (const auto made = made_plans_.Find(devices); made != nullptr) {
     OnGrowthPlan(action.generation, devices, made);
     return;
   }
-  planning_ = std::thread([this, generation = action.generation, devices,
-                           job = JobToPlan(), profile = *profile_] {
-    server_->Post(
-        [this, generation, devices, plan = PlanOnly(job, devices, profile)] {
-          OnGrowthPlan(generation, devices, plan);
-        });
+  BeginPlanning([this, generation = action.generation, devices,
+                 job = JobToPlan(),
+                 profile = *profile_](const std::stop_token& stop) {
+    const auto plan = PlanOnly(job, devices, profile, stop);
+    // Another plan is needed by now.
+    if (stop.stop_requested()) return;
+    server_->Post([this, generation, devices, plan] {
+      OnGrowthPlan(generation, devices, plan);
+    });
   });
 }
 

@@ -122,15 +122,8 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                                            : std::vector<int32_t>(),
                    .committed_step = logged.committed_step},
       MonotonicNow());
-  if (logged.plan_json.empty()) {
-    runner->WriteProbes();
-  } else {
-    if (const absl::Status locked = runner->LockCheckpoints(); !locked.ok()) {
-      runner->progress_->Line(
-          absl::StrCat("no checkpoint will be committed: ", locked.message()));
-    }
-    runner->KeepProbesWhileNeeded();
-  }
+  // Agents look for them when they come.
+  if (logged.plan_json.empty()) runner->WriteProbes();
   JobRunner* self = runner.get();
   ASSIGN_OR_RETURN(
       runner->server_,
@@ -153,8 +146,17 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   const auto post = [self](std::function<void()> work) {
     self->server_->Post(std::move(work));
   };
+  runner->folder_work_ = std::make_unique<SideWork>(post);
   runner->committing_ = std::make_unique<SideWork>(post);
   runner->preparing_ = std::make_unique<SideWork>(post);
+  if (!logged.plan_json.empty()) {
+    runner->KeepProbesWhileNeeded();
+    runner->LockCheckpoints(nullptr, [self](const absl::Status& locked) {
+      if (locked.ok()) return;
+      self->progress_->Line(
+          absl::StrCat("no checkpoint will be committed: ", locked.message()));
+    });
+  }
   return runner;
 }
 
@@ -165,12 +167,15 @@ void JobRunner::OnTick() {
   last_tick_ = now;
   CheckHang();
   CopyRunFiles();
-  CommitAwaiting();
+  LeaveWithAgent();
   Handle(Tick{});
 }
 
 JobRunner::~JobRunner() {
+  AbandonPlans();
+  lock_stop_.request_stop();
   if (planning_.joinable()) planning_.join();
+  folder_work_.reset();  // It may write probes.
   RemoveProbes();
 }
 
@@ -251,22 +256,6 @@ void JobRunner::Do(const AbortOlder& action) {
   SendToWorkers(message);
 }
 
-absl::Status JobRunner::LockCheckpoints() {
-  if (checkpoint_lock_ != nullptr || options_.profile_only) {
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(
-      checkpoint_lock_,
-      CheckpointLock::Take(
-          CheckpointDirectory(),
-          absl::StrCat("the job of ", options_.run, " (", probe_, ")",
-                       options_.term > 0
-                           ? absl::StrCat(", coordinator ", options_.term)
-                           : ""),
-          /*needs_lock=*/options_.term > 0, &stored_files_->objects()));
-  return absl::OkStatus();
-}
-
 void JobRunner::Do(const TellWorkersToStop&) {
   stops_when_begun_ = is_preparing_;  // They know nothing to stop yet.
   protocol::FromCoordinator message;
@@ -320,6 +309,7 @@ void JobRunner::Do(const Report& action) {
   } else if (action.event == "agents_missing") {
     progress_->Line(absl::StrCat("waiting for ", detail));
   } else if (action.event == "stop_requested") {
+    OutliveAgent();
     progress_->Line(absl::StrCat("stopping after this step, ",
                                  CanCheckpoint()
                                      ? "with a checkpoint"

@@ -12,10 +12,12 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -163,6 +165,8 @@ class JobRunner {
   // Events in, actions out.
   void Handle(const JobEvent& event);
   void Do(const MakePlan&);
+  void PlanForDevicesThere();
+  void Do(const AbandonPlan&);
   void Do(const WeighGrowth& action);
   void Do(const LeaveOut& action);
   void Do(const StartWorkerProcess& action);
@@ -173,7 +177,8 @@ class JobRunner {
   // Commits, one after another; job_commits.cc.
   void Do(const CommitStep& action);
   void Do(const GiveUpCommits& action);
-  SideWork::Work BeginCommit(const std::shared_ptr<Commit>& commit);
+  SideWork::Work BeginCommit(const std::shared_ptr<Commit>& commit,
+                             const absl::Status& locked);
   void OnCommitEnd(Commit& commit, const CommitOutcome& outcome);
   // How often workers save (checkpoint_interval.h), what they are told when
   // they begin, and whether it is changed since a checkpoint has cost something
@@ -201,15 +206,22 @@ class JobRunner {
   };
   PlanOutcome MakePlanNow(const JobSpec& job, const DeviceFacts& devices,
                           const std::optional<HardwareProfile>& measured,
-                          const CheckpointFolders& folders) const;
+                          const CheckpointFolders& folders,
+                          const std::stop_token& stop) const;
   // A plan of a job that has begun, for the hosts that it has now; `made`,
   // where it has one for these already.
   PlanOutcome PlanAgain(const JobSpec& job, const DeviceFacts& devices,
-                        std::shared_ptr<const Plan> made) const;
+                        std::shared_ptr<const Plan> made,
+                        const std::stop_token& stop) const;
   // Makes a plan and writes it into the run directory.
   absl::StatusOr<std::shared_ptr<const Plan>> PlanAndWrite(
       const JobSpec& job, const DeviceFacts& devices,
-      const HardwareProfile& profile) const;
+      const HardwareProfile& profile, const std::stop_token& stop) const;
+  // Calls `plan` on the planning thread. Stops what that thread does, without
+  // waiting for its end.
+  void BeginPlanning(std::function<void(std::stop_token)> plan);
+  // Stops every search under way: nobody wants its plan.
+  void AbandonPlans();
   JobSpec JobToPlan() const;
   // Begins to plan for the loss of any one host, where it does not matter
   // which.
@@ -235,6 +247,14 @@ class JobRunner {
   // empty if it would.
   std::string ReasonNotToRequeue() const;
   void End(const EndJob& action);
+  // Launchers kill agents soon after they have passed a Ctrl-C on: mpirun a
+  // second later, whatever the job is at. From the request to stop on, this
+  // process outlives its agent until it has given the folder of checkpoints
+  // back. Otherwise the next start would wait until a lease runs out.
+  void OutliveAgent();
+  // Ends this process, but not the job, once the agent it outlives is gone:
+  // commits nothing more, and gives the folder back.
+  void LeaveWithAgent();
   void PrintSummary(const EndJob& action);
 
   // A generation asks disks and other hosts for this before it begins;
@@ -310,16 +330,12 @@ class JobRunner {
   void TellCoordinators(SessionId session);
   void ReportTakeover();
   std::string CommittedPath() const;  // On this host.
-  // An earlier coordinator may hold the folder of checkpoints until it ends.
-  // Commits then wait for it, for a while.
-  bool MustAwaitLock();
-  void CommitAwaiting();
-  void CopyRunFiles();  // To keepers that do not see them.
+  void CopyRunFiles();                // To keepers that do not see them.
   // Files by which agents find out which folders they share with this host.
   void WriteProbes() const;
   void RemoveProbes() const;
   // They stay while an agent may come that has not looked.
-  void KeepProbesWhileNeeded() const;
+  void KeepProbesWhileNeeded();
   bool NeedsCheckpoints() const;
   bool AllSeeCheckpoints() const;
   bool CanCheckpoint() const;  // In a shared folder, or in hosts' own.
@@ -352,9 +368,13 @@ class JobRunner {
   void PrintFetching();
   // Why no agent of the job can have the data; empty if one can, or may come.
   std::string SourceRefusal() const;
-  // Before anything is read or written there. FailedPrecondition if another job
-  // has the folder.
-  absl::Status LockCheckpoints();
+  // Locks the folder of checkpoints, before anything is read or written there,
+  // beside the server's thread, which waits for no file system and no store.
+  // Then calls `then` with the outcome, at once where the folder is locked
+  // already: FailedPrecondition if another job has the folder. While it has,
+  // tries again for as long as `waits`, which may be null, returns true.
+  using Locked = std::function<void(const absl::Status&)>;
+  void LockCheckpoints(std::function<bool()> waits, Locked then);
   // A disk that does not take what must be durable ends the coordinator, unless
   // the reserve suffices.
   void MustSucceed(absl::FunctionRef<absl::Status()> write);
@@ -379,7 +399,8 @@ class JobRunner {
   std::map<int32_t, RunCopy> run_copies_;  // By agent.
   absl::Time copied_ = absl::InfinitePast();
   std::vector<std::shared_ptr<Commit>> commits_;  // Without an answer.
-  std::vector<std::shared_ptr<Commit>> awaiting_lock_;
+  // How long commits wait for an earlier coordinator on another host, which may
+  // hold the folder of checkpoints until it ends.
   absl::Time awaited_until_ = absl::InfinitePast();
   // Reports of steps to be acknowledged once copies have them: those since the
   // last copies were sent, and those before.
@@ -388,6 +409,7 @@ class JobRunner {
   std::optional<JobState> state_;
   std::unique_ptr<Server> server_;
   std::thread planning_;
+  std::stop_source planning_stop_;  // Of the search on that thread.
   std::deque<JobEvent> events_;
   bool handling_ = false;
   std::optional<PlanRecord> plan_;
@@ -398,6 +420,7 @@ class JobRunner {
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.
+  bool outlives_agent_ = false;
 
   std::map<SessionId, Peer> peers_;
   std::optional<RunFollower> follower_;  // Since the first visitor's question.
@@ -478,6 +501,8 @@ class JobRunner {
   std::optional<EndJob> end_after_exports_;
   // Last: their threads call this.
   std::unique_ptr<PeriodicExport> exporter_;
+  std::stop_source lock_stop_;             // Of who waits for the lock.
+  std::unique_ptr<SideWork> folder_work_;  // Its lock, and the probes.
   std::unique_ptr<SideWork> committing_;
   std::unique_ptr<SideWork> preparing_;
 };

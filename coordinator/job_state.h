@@ -193,6 +193,9 @@ using JobEvent = std::variant<
 // For the workers of Workers(). Answer with PlanMade, PlanNeedsProfile or
 // PlanRefused.
 struct MakePlan {};
+// A host was lost while the plan was made, so that it is of no use. Its answer
+// is still waited for: whatever it is, the sooner the better.
+struct AbandonPlan {};
 // Hosts have come that take no part: would the steps that are left be done
 // sooner with them, the change included? Answer with GrowthWeighed.
 struct WeighGrowth {
@@ -265,10 +268,10 @@ struct EndJob {
 };
 
 using JobAction =
-    std::variant<MakePlan, WeighGrowth, LeaveOut, StartWorkerProcess,
-                 KillWorkerProcess, RecordGeneration, AbortOlder,
-                 BeginGeneration, CommitStep, GiveUpCommits, TellWorkersToStop,
-                 Report, EndJob>;
+    std::variant<MakePlan, AbandonPlan, WeighGrowth, LeaveOut,
+                 StartWorkerProcess, KillWorkerProcess, RecordGeneration,
+                 AbortOlder, BeginGeneration, CommitStep, GiveUpCommits,
+                 TellWorkersToStop, Report, EndJob>;
 
 // The machine. ----------------------------------------------------------------
 

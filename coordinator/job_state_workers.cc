@@ -345,6 +345,7 @@ void JobState::Lose(int32_t agent_idx, const std::string& reason) {
   actions_.emplace_back(LeaveOut{agent_idx});
   if (phase_ == Phase::kPlanning) {
     plan_is_late_ = true;
+    actions_.emplace_back(AbandonPlan{});
     return;
   }
   if (!has_member) {

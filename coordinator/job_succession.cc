@@ -22,8 +22,6 @@ namespace millrace {
 namespace {
 
 constexpr absl::Duration kCopyInterval = absl::Seconds(1);
-// A coordinator without a majority ends well before (LogCopiesOptions).
-constexpr absl::Duration kLockLimit = absl::Seconds(60);
 
 LogCopiesOptions CopiesOf(const CoordinatorOptions& options,
                           const std::vector<Keeper>& keepers,
@@ -147,28 +145,6 @@ std::string JobRunner::CommittedPath() const {
   }
   return absl::StrCat(CheckpointDirectory(), "/",
                       std::filesystem::path(path).filename().string());
-}
-
-bool JobRunner::MustAwaitLock() {
-  if (options_.taken_over_from < 0 ||
-      !absl::IsFailedPrecondition(LockCheckpoints())) {
-    return false;
-  }
-  if (awaited_until_ == absl::InfinitePast()) {
-    awaited_until_ = MonotonicNow() + kLockLimit;
-  }
-  return MonotonicNow() <= awaited_until_;
-}
-
-void JobRunner::CommitAwaiting() {
-  if (awaiting_lock_.empty() ||
-      (MonotonicNow() <= awaited_until_ && !LockCheckpoints().ok())) {
-    return;
-  }
-  for (const std::shared_ptr<Commit>& commit :
-       std::exchange(awaiting_lock_, {})) {
-    committing_->Add([this, commit] { return BeginCommit(commit); });
-  }
 }
 
 void JobRunner::CopyRunFiles() {

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -35,41 +34,63 @@ std::optional<DeviceFacts> WithoutOneHost(
 }
 
 PlanAhead::~PlanAhead() {
+  Stop();
   if (thread_.joinable()) thread_.join();
 }
 
 bool PlanAhead::Begin(const DeviceFacts& devices, Make make) {
-  std::promise<std::shared_ptr<const Plan>> promise;
+  if (search_ != nullptr && AreAlike(devices, search_->devices)) return false;
+  Stop();
+  const auto search = std::make_shared<Search>();
+  search->devices = devices;
+  search->result = search->promise.get_future().share();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (result_.valid() && (AreAlike(devices, devices_) ||
-                            result_.wait_for(std::chrono::seconds(0)) !=
-                                std::future_status::ready)) {
-      return false;
-    }
-    devices_ = devices;
-    result_ = promise.get_future().share();
+    search_ = search;
   }
-  if (thread_.joinable()) thread_.join();
   thread_ = std::thread(
-      [make = std::move(make), promise = std::move(promise)]() mutable {
+      [before = std::move(thread_), make = std::move(make), search]() mutable {
         // On Linux the priority is that of this thread and of those that it
         // starts.
         constexpr int kLowPriority = 19;
         setpriority(PRIO_PROCESS, 0, kLowPriority);
-        promise.set_value(make());
+        // The stopped search ends soon, but the owner does not wait even for
+        // that.
+        if (before.joinable()) before.join();
+        SetResult(*search, make(search->stop.get_token()));
       });
   return true;
 }
 
-std::shared_ptr<const Plan> PlanAhead::Await(const DeviceFacts& devices) const {
-  Result result;
+void PlanAhead::Stop() {
+  std::shared_ptr<Search> stopped;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!result_.valid() || !AreAlike(devices, devices_)) return nullptr;
-    result = result_;
+    if (search_ == nullptr || search_->has_result) return;
+    stopped = std::exchange(search_, nullptr);
   }
-  const std::shared_ptr<const Plan> plan = result.get();
+  stopped->stop.request_stop();
+  SetResult(*stopped, nullptr);
+}
+
+void PlanAhead::StopUnlessFor(const DeviceFacts& devices) {
+  if (search_ != nullptr && !AreAlike(devices, search_->devices)) Stop();
+}
+
+void PlanAhead::SetResult(Search& search, std::shared_ptr<const Plan> plan) {
+  if (!search.has_result.exchange(true)) {
+    search.promise.set_value(std::move(plan));
+  }
+}
+
+std::shared_ptr<const Plan> PlanAhead::Await(const DeviceFacts& devices) const {
+  std::shared_ptr<const Search> search;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    search = search_;
+  }
+  if (search == nullptr || !AreAlike(devices, search->devices)) return nullptr;
+  const std::shared_ptr<const Plan> plan = search->result.get();
   return plan != nullptr &&
                  plan->prediction.memory_bytes() <= devices.memory_bytes
              ? plan

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_COORDINATOR_PLAN_AHEAD_H_
 #define MILLRACE_COORDINATOR_PLAN_AHEAD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <thread>
 
 #include "coordinator/planning.h"
@@ -33,30 +35,44 @@ std::optional<DeviceFacts> WithoutOneHost(const DeviceFacts& all,
 // thread.
 class PlanAhead {
  public:
-  // Returns null where the job cannot run on the devices.
-  using Make = std::function<std::shared_ptr<const Plan>()>;
+  // Returns null where the job cannot run on the devices, and soon, whatever
+  // it returns then, once a stop is requested.
+  using Make = std::function<std::shared_ptr<const Plan>(std::stop_token)>;
 
   PlanAhead() = default;
-  ~PlanAhead();  // Waits for the search under way.
+  ~PlanAhead();  // Stops the search under way, and waits for its end.
   PlanAhead(const PlanAhead&) = delete;
   PlanAhead& operator=(const PlanAhead&) = delete;
 
-  // Calls `make`, which plans for `devices`, on a thread of low priority.
-  // Returns false, and does nothing, while an earlier search is under way and
-  // where the latest one was for such devices.
+  // Calls `make`, which plans for `devices`, on a thread of low priority. Stops
+  // an earlier search for other devices. Returns false, and does nothing, where
+  // the latest search was for such devices and has not been stopped.
   bool Begin(const DeviceFacts& devices, Make make);
 
-  // The plan for such devices, once it is made; null if there is none. May be
-  // called by any thread.
+  // Stops the search under way, without waiting for its end. There is then no
+  // plan for its devices. A plan that is made stays.
+  void Stop();
+  // The same, unless the search is for such devices.
+  void StopUnlessFor(const DeviceFacts& devices);
+
+  // The plan for such devices, once it is made; null if there is none, and as
+  // soon as its search is stopped. May be called by any thread.
   std::shared_ptr<const Plan> Await(const DeviceFacts& devices) const;
 
  private:
-  using Result = std::shared_future<std::shared_ptr<const Plan>>;
+  struct Search {
+    DeviceFacts devices;
+    std::stop_source stop;
+    std::promise<std::shared_ptr<const Plan>> promise;
+    std::shared_future<std::shared_ptr<const Plan>> result;
+    std::atomic<bool> has_result = false;  // Whoever sets it sets the promise.
+  };
 
-  mutable std::mutex mutex_;  // Guards what follows.
-  DeviceFacts devices_;
-  Result result_;
-  std::thread thread_;  // The owner's alone.
+  static void SetResult(Search& search, std::shared_ptr<const Plan> plan);
+
+  mutable std::mutex mutex_;        // Guards the pointer.
+  std::shared_ptr<Search> search_;  // Null: none, or it was stopped.
+  std::thread thread_;              // The owner's alone.
 };
 
 }  // namespace millrace

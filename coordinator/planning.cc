@@ -194,7 +194,8 @@ std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
 
 absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
                                     const DeviceFacts& devices,
-                                    const HardwareProfile& profile) {
+                                    const HardwareProfile& profile,
+                                    const std::stop_token& stop) {
   std::optional<CostModel> cost;
   ASSIGN_OR_RETURN(cost, CostModel::Create(profile));
   // A device's memory is what there is now, not what the profile's machine had.
@@ -203,7 +204,8 @@ absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
   const SearchInput input = {.job = job,
                              .num_devices = devices.num_devices,
                              .device_memory_bytes = memory_bytes,
-                             .is_urgent = devices.may_leave_idle};
+                             .is_urgent = devices.may_leave_idle,
+                             .stop = stop};
   Plan plan;
   if (devices.may_leave_idle) {
     // The profile is of the whole job, of which fewer devices are a part.

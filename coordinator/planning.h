@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,10 +68,12 @@ absl::StatusOr<std::string> KeepProfile(const JobSpec& job,
 std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
                             const std::string& path, bool is_cached);
 
-// InvalidArgument if the job cannot work on these devices.
+// InvalidArgument if the job cannot work on these devices. Cancelled once a
+// stop is requested.
 absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
                                     const DeviceFacts& devices,
-                                    const HardwareProfile& profile);
+                                    const HardwareProfile& profile,
+                                    const std::stop_token& stop = {});
 // Writes plan.json, profile.yaml, programs/ and timelines/predicted.json into
 // the run directory.
 absl::Status WritePlan(const Plan& plan, const JobSpec& job,

@@ -1,5 +1,7 @@
 #include "coordinator/cli/coordinator_command.h"
 
+#include <unistd.h>
+
 #include <iostream>
 #include <memory>
 
@@ -18,6 +20,7 @@ int Run(CoordinatorOptions options) {
     return 1;
   }
   options.secret = *secret;
+  options.agent_pid = getppid();
   const PrivateFiles private_files;
   const absl::StatusOr<int> exit_code = RunCoordinator(options);
   if (exit_code.ok()) return *exit_code;

@@ -27,7 +27,9 @@ absl::StatusOr<std::unique_ptr<ObjectLease>> ObjectLease::Take(
   const absl::Time give_up_at = MonotonicNow() + lease->options_.wait;
   absl::Status taken = lease->TryTake();
   while (absl::IsFailedPrecondition(taken) || absl::IsAborted(taken)) {
-    if (MonotonicNow() >= give_up_at) return taken;
+    if (MonotonicNow() >= give_up_at || lease->options_.stop.stop_requested()) {
+      return taken;
+    }
     absl::SleepFor(kPoll);
     taken = lease->TryTake();
   }

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -25,6 +26,8 @@ struct ObjectLeaseOptions {
   absl::Duration term = absl::Seconds(15);
   // How long Take() waits for an owner to be gone.
   absl::Duration wait = absl::ZeroDuration();
+  // Once a stop is requested, Take() waits no more.
+  std::stop_token stop = {};
 };
 
 class ObjectLease {

@@ -127,15 +127,17 @@ int64_t BestFit(std::span<const ByteInterval> taken, int64_t bytes) {
 }
 
 // Places requests in the given order, each where it fits best. Gives up once
-// the arena is not below `limit_bytes`; its `bytes` say so.
+// the arena is not below `limit_bytes`; its `bytes` say so. Gives up too once a
+// stop is requested.
 ArenaPlan Place(const std::vector<int32_t>& placing_order,
                 const std::vector<Lifetime>& lifetimes, int64_t limit_bytes,
-                ArenaOccupancy& occupancy) {
+                ArenaOccupancy& occupancy, const std::stop_token& stop) {
   ArenaPlan plan;
   plan.offsets.assign(lifetimes.size(), -1);
   occupancy.Clear();
   std::vector<ByteInterval> taken;
   for (int32_t idx : placing_order) {
+    if (stop.stop_requested()) break;
     const Lifetime& lifetime = lifetimes[idx];
     occupancy.FindTaken(lifetime.alive, taken);
     const int64_t offset = BestFit(taken, lifetime.bytes);
@@ -204,7 +206,7 @@ bool IsTight(int64_t bytes, int64_t largest_live_bytes) {
 }  // namespace
 
 ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
-                    const HappensBefore& order) {
+                    const HappensBefore& order, const std::stop_token& stop) {
   std::vector<Lifetime> lifetimes = Lifetimes(requests, order);
   std::vector<int32_t> by_definition(lifetimes.size());
   std::iota(by_definition.begin(), by_definition.end(), 0);
@@ -230,7 +232,7 @@ ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
   for (const auto& placing_order :
        {LargestFirst, LongestFirst, InOrderOfDefinition}) {
     ArenaPlan attempt = Place(placing_order(by_definition, lifetimes),
-                              lifetimes, plan.bytes, occupancy);
+                              lifetimes, plan.bytes, occupancy, stop);
     if (attempt.bytes < plan.bytes) plan = std::move(attempt);
     if (IsTight(plan.bytes, largest_live_bytes)) break;
   }

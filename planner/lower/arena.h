@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -29,9 +30,11 @@ struct ArenaPlan {
   int64_t largest_live_bytes = 0;
 };
 
-// Deterministic. `order` holds all instructions.
+// Deterministic. `order` holds all instructions. Returns early, with a plan
+// that is of no use, once a stop is requested.
 ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
-                    const HappensBefore& order);
+                    const HappensBefore& order,
+                    const std::stop_token& stop = {});
 
 }  // namespace millrace
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <stop_token>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -41,8 +42,9 @@ class Lowering {
  public:
   // `passes` in the order in which the stage runs them.
   Lowering(const Graph& graph, ProgramKind kind, const Layout& layout,
-           int32_t stage, std::vector<ChunkPass> passes)
+           int32_t stage, std::vector<ChunkPass> passes, std::stop_token stop)
       : graph_(graph),
+        stop_(std::move(stop)),
         passes_(std::move(passes)),
         program_{.kind = kind,
                  .layout = layout,
@@ -52,13 +54,14 @@ class Lowering {
         buffer_of_step_(graph.tensors.size(), -1),
         dependencies_(AddPersistentBuffers()) {}
 
-  Program Run() && {
+  absl::StatusOr<Program> Run() && {
     Reserve();
     EmitAll(graph_.prologue);
     buffer_of_microbatch_.assign(
         program_.layout.num_microbatches,
         std::vector<BufferId>(graph_.tensors.size(), -1));
     for (size_t i = 0; i < passes_.size(); ++i) {
+      RETURN_IF_ERROR(CheckNotStopped(stop_));
       if (passes_[i].kind == ChunkPassKind::kWeightGradient) {
         EmitWeightGradients(passes_[i].microbatch_idx);
       } else {
@@ -69,6 +72,7 @@ class Lowering {
     FinishReductions(0);
     EmitAll(graph_.epilogue);
     PlaceStepBuffers();
+    RETURN_IF_ERROR(CheckNotStopped(stop_));
     return std::move(program_);
   }
 
@@ -424,7 +428,7 @@ class Lowering {
       for (BufferId buffer : instruction.inputs) use(buffer, id);
       for (BufferId buffer : instruction.outputs) use(buffer, id);
     }
-    const ArenaPlan plan = PlanArena(requests, order_);
+    const ArenaPlan plan = PlanArena(requests, order_, stop_);
     for (size_t i = 0; i < ids.size(); ++i) {
       program_.buffers[ids[i]].offset_bytes = plan.offsets[i];
     }
@@ -436,6 +440,7 @@ class Lowering {
   }
 
   const Graph& graph_;
+  const std::stop_token stop_;
   const std::vector<ChunkPass> passes_;
   Program program_;
   std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
@@ -477,26 +482,32 @@ absl::StatusOr<PassOrder> TrainingOrder(const Layout& layout) {
   return order;
 }
 
-Program LowerTraining(const ModelSpec& model, const Layout& layout,
-                      int32_t stage, std::vector<ChunkPass> passes) {
+absl::StatusOr<Program> LowerTraining(const ModelSpec& model,
+                                      const Layout& layout, int32_t stage,
+                                      std::vector<ChunkPass> passes,
+                                      const std::stop_token& stop) {
+  RETURN_IF_ERROR(CheckNotStopped(stop));
   const Graph graph = BuildTrainingGraph(model, layout, stage);
   return Lowering(graph, ProgramKind::kTraining, layout, stage,
-                  std::move(passes))
+                  std::move(passes), stop)
       .Run();
 }
 
 absl::StatusOr<std::vector<Program>> BuildAll(const ModelSpec& model,
                                               const Layout& layout,
-                                              int num_threads) {
+                                              int num_threads,
+                                              const std::stop_token& stop) {
   RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
-  RETURN_IF_ERROR(CheckProgramSize(model, layout));
+  RETURN_IF_ERROR(CheckProgramSize(model, layout, stop));
   ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
   std::vector<Program> programs(layout.pipeline);
-  RETURN_IF_ERROR(ParallelFor(layout.pipeline, num_threads, [&](int64_t i) {
+  const auto lower = [&](int64_t i) -> absl::Status {
     const auto stage = static_cast<int32_t>(i);
-    programs[i] = LowerTraining(model, layout, stage, std::move(order[i]));
+    ASSIGN_OR_RETURN(programs[i], LowerTraining(model, layout, stage,
+                                                std::move(order[i]), stop));
     return absl::OkStatus();
-  }));
+  };
+  RETURN_IF_ERROR(ParallelFor(layout.pipeline, num_threads, lower));
   if (NeedsCommonOrder(layout)) RETURN_IF_ERROR(PutIntoCommonOrder(programs));
   return programs;
 }
@@ -505,22 +516,23 @@ absl::StatusOr<std::vector<Program>> BuildAll(const ModelSpec& model,
 
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
-                                             int32_t stage) {
+                                             int32_t stage,
+                                             const std::stop_token& stop) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   if (NeedsCommonOrder(layout)) {
     // Callers build the Programs of several stages side by side.
     ASSIGN_OR_RETURN(std::vector<Program> programs,
-                     BuildAll(model, layout, /*num_threads=*/1));
+                     BuildAll(model, layout, /*num_threads=*/1, stop));
     return std::move(programs[stage]);
   }
-  RETURN_IF_ERROR(CheckProgramSize(model, layout));
+  RETURN_IF_ERROR(CheckProgramSize(model, layout, stop));
   ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
-  return LowerTraining(model, layout, stage, std::move(order[stage]));
+  return LowerTraining(model, layout, stage, std::move(order[stage]), stop);
 }
 
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
-    const ModelSpec& model, const Layout& layout) {
-  return BuildAll(model, layout, NumComputeThreads());
+    const ModelSpec& model, const Layout& layout, const std::stop_token& stop) {
+  return BuildAll(model, layout, NumComputeThreads(), stop);
 }
 
 absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
@@ -529,7 +541,7 @@ absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   const Graph graph = BuildValidationGraph(model, layout, stage);
   return Lowering(graph, ProgramKind::kValidation, layout, stage,
-                  {{ChunkPassKind::kForward, stage, 0}})
+                  {{ChunkPassKind::kForward, stage, 0}}, /*stop=*/{})
       .Run();
 }
 
@@ -538,7 +550,8 @@ absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
                                             int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   const Graph graph = BuildPublishGraph(model, layout, stage);
-  return Lowering(graph, ProgramKind::kPublish, layout, stage, {}).Run();
+  return Lowering(graph, ProgramKind::kPublish, layout, stage, {}, /*stop=*/{})
+      .Run();
 }
 
 }  // namespace millrace

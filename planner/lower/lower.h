@@ -5,6 +5,7 @@
 #ifndef MILLRACE_PLANNER_LOWER_LOWER_H_
 #define MILLRACE_PLANNER_LOWER_LOWER_H_
 
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,16 +18,18 @@ namespace millrace {
 // One pipeline stage's training step. `layout` must pass ValidateLayout. A
 // Program that would be too large gives CheckProgramSize()'s status. Where
 // stages have one order in common (planner/lower/common_order.h), all of them
-// are lowered.
+// are lowered. Cancelled once a stop is requested.
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
-                                             int32_t stage);
+                                             int32_t stage,
+                                             const std::stop_token& stop = {});
 
 // The Programs of all stages, in order, lowered side by side on all cores. It
 // is also quicker than one by one where the order of passes is made for all at
-// once.
+// once. Cancelled once a stop is requested.
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
-    const ModelSpec& model, const Layout& layout);
+    const ModelSpec& model, const Layout& layout,
+    const std::stop_token& stop = {});
 
 // Forward only, one micro-batch a step and data replica; its loss scalar is
 // the mean over the ranks' micro-batches. Shares the persistent arena's layout

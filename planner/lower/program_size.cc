@@ -27,10 +27,11 @@ struct ProgramSize {
 };
 
 absl::StatusOr<int64_t> CountOf(const ModelSpec& model, Layout layout,
-                                int32_t num_microbatches) {
+                                int32_t num_microbatches,
+                                const std::stop_token& stop) {
   layout.num_microbatches = num_microbatches;
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, layout));
+                   BuildTrainingPrograms(model, layout, stop));
   int64_t count = 0;
   for (const Program& program : programs) {
     count += static_cast<int64_t>(program.instructions.size());
@@ -39,12 +40,12 @@ absl::StatusOr<int64_t> CountOf(const ModelSpec& model, Layout layout,
 }
 
 // Counts the instructions of a few micro-batches.
-absl::StatusOr<ProgramSize> SizeOf(const ModelSpec& model,
-                                   const Layout& layout) {
+absl::StatusOr<ProgramSize> SizeOf(const ModelSpec& model, const Layout& layout,
+                                   const std::stop_token& stop) {
   ASSIGN_OR_RETURN(const int64_t fewer,
-                   CountOf(model, layout, kFewMicrobatches));
+                   CountOf(model, layout, kFewMicrobatches, stop));
   ASSIGN_OR_RETURN(const int64_t more,
-                   CountOf(model, layout, kFewMicrobatches + 1));
+                   CountOf(model, layout, kFewMicrobatches + 1, stop));
   const int64_t each = more - fewer;
   return ProgramSize{.base = fewer - kFewMicrobatches * each, .each = each};
 }
@@ -63,12 +64,13 @@ MicrobatchBounds MicrobatchBoundsOf(const ModelSpec& model,
           .too_many = most(kLeastPerLayer * model.num_layers)};
 }
 
-absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout) {
+absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout,
+                              const std::stop_token& stop) {
   if (layout.num_microbatches <=
       MicrobatchBoundsOf(model, layout).always_few_enough) {
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const ProgramSize size, SizeOf(model, layout));
+  ASSIGN_OR_RETURN(const ProgramSize size, SizeOf(model, layout, stop));
   const int64_t count = size.base + layout.num_microbatches * size.each;
   if (count <= kMostInstructions) return absl::OkStatus();
   const int64_t most = std::max<int64_t>(

@@ -4,6 +4,7 @@
 #define MILLRACE_PLANNER_LOWER_PROGRAM_SIZE_H_
 
 #include <cstdint>
+#include <stop_token>
 
 #include "absl/status/status.h"
 #include "planner/layout/layout.h"
@@ -27,8 +28,9 @@ MicrobatchBounds MicrobatchBoundsOf(const ModelSpec& model,
 
 // ResourceExhausted for a layout with more than kMostInstructions, with the
 // global batch that it could have and what else helps. `layout` must pass
-// ValidateLayout and CheckExecutable.
-absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout);
+// ValidateLayout and CheckExecutable. Cancelled once a stop is requested.
+absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout,
+                              const std::stop_token& stop = {});
 
 }  // namespace millrace
 

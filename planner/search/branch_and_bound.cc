@@ -111,7 +111,8 @@ class BranchAndBound {
     PushShardings();
     Layout layout;
     while (!open_.empty() && !IsTooSlow(open_.least_floor_s())) {
-      if (result_.layouts_considered >= limits_.num_predictions) {
+      if (result_.layouts_considered >= limits_.num_predictions ||
+          limits_.stop.stop_requested()) {
         result_.exhausted = true;
         break;
       }
@@ -296,9 +297,11 @@ namespace {
 // Calls `visit`, until it returns false, with the meshes that can need the
 // least memory: those of the smallest micro-batch of each cut. Cuts with the
 // lowest floor come first. Skips meshes whose floor exceeds `most()` bytes.
+// Ends early once a stop is requested.
 template <typename Most, typename Visit>
 void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
-                      const Most& most, const Visit& visit) {
+                      const std::stop_token& stop, const Most& most,
+                      const Visit& visit) {
   // A cut with its stages and the most replicas: fewer need no less.
   struct Start {
     int64_t floor;
@@ -307,6 +310,7 @@ void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
   std::vector<Start> starts;
   const std::vector<Layout> shardings = tree.Shardings();
   for (size_t i = 0; i < shardings.size(); ++i) {
+    if (stop.stop_requested()) return;
     const Layout& sharding = shardings[i];
     // Larger micro-batches of the same cut need no less.
     if ((i > 0 && DifferInMicroBatch(shardings[i - 1], sharding)) ||
@@ -327,6 +331,7 @@ void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
   for (const auto& [floor, mesh] : starts) {
     if (floor > most()) return;
     for (const int32_t data : tree.Replicas(mesh, mesh.pipeline)) {
+      if (stop.stop_requested()) return;
       const Layout fewer = tree.Mesh(mesh, mesh.pipeline, data);
       if (evaluator.MeshMemoryFloor(fewer) > most()) break;
       if (!visit(fewer)) return;
@@ -337,13 +342,14 @@ void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
 }  // namespace
 
 std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
-                                               LayoutEvaluator& evaluator) {
+                                               LayoutEvaluator& evaluator,
+                                               const std::stop_token& stop) {
   std::optional<RankedLayout> smallest;
   const auto most = [&] {
     return smallest.has_value() ? smallest->prediction.memory.total()
                                 : std::numeric_limits<int64_t>::max();
   };
-  VisitSmallMeshes(tree, evaluator, most, [&](const Layout& mesh) {
+  VisitSmallMeshes(tree, evaluator, stop, most, [&](const Layout& mesh) {
     for (const Layout& order : tree.Orders(mesh)) {
       for (const Layout& variant : tree.Variants(order)) {
         if (evaluator.PredictMemory(variant) > most()) continue;
@@ -362,10 +368,10 @@ std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
 }
 
 bool AnyLayoutFits(const LayoutTree& tree, int64_t memory_limit,
-                   LayoutEvaluator& evaluator) {
+                   LayoutEvaluator& evaluator, const std::stop_token& stop) {
   bool fits = false;
   const auto most = [&] { return memory_limit; };
-  VisitSmallMeshes(tree, evaluator, most, [&](const Layout& mesh) {
+  VisitSmallMeshes(tree, evaluator, stop, most, [&](const Layout& mesh) {
     for (const Layout& order : tree.Orders(mesh)) {
       for (const Layout& variant : tree.Variants(order)) {
         fits |= evaluator.PredictMemory(variant) <= memory_limit;

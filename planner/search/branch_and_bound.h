@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "planner/cost/closed_form.h"
@@ -59,6 +60,8 @@ struct SearchLimits {
   // Layouts priced at most. Counted, not timed, so that equal searches end
   // alike.
   int64_t num_predictions = kSearchBudget.priced;
+  // Once a stop is requested, the search ends as if it had priced all.
+  std::stop_token stop = {};
 };
 
 struct RankedLayout {
@@ -75,7 +78,7 @@ struct FastestLayouts {
   // are none.
   double floor_s = std::numeric_limits<double>::infinity();
   int64_t layouts_considered = 0;  // Priced in full.
-  bool exhausted = false;          // Ended by num_predictions.
+  bool exhausted = false;          // Ended by num_predictions or a stop.
 };
 
 // For each ZeRO stage, all stages of a pipeline recompute the same ops, or each
@@ -89,12 +92,16 @@ FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
                                   LayoutEvaluator& evaluator);
 
 // The layout of the space that needs the least memory, with the same recompute
-// in all stages; the fastest among equals. Nothing if the space is empty.
-std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
-                                               LayoutEvaluator& evaluator);
+// in all stages; the fastest among equals. Nothing if the space is empty. Once
+// a stop is requested, this function and the next return early with whatever
+// they have found.
+std::optional<RankedLayout> FindSmallestLayout(
+    const LayoutTree& tree, LayoutEvaluator& evaluator,
+    const std::stop_token& stop = {});
 
 bool AnyLayoutFits(const LayoutTree& tree, int64_t memory_limit,
-                   LayoutEvaluator& evaluator);
+                   LayoutEvaluator& evaluator,
+                   const std::stop_token& stop = {});
 
 }  // namespace millrace
 

@@ -125,8 +125,9 @@ std::vector<Finalist> ClosedFormFinalists::FasterWithMoreMemory(
 
 FastestLayouts ClosedFormFinalists::FindIn(const LayoutTree& tree,
                                            int64_t memory_limit,
-                                           const SearchLimits& limits,
+                                           SearchLimits limits,
                                            StepModel& model) {
+  limits.stop = scope_.stop;
   StepEvaluator evaluator(tree, model);
   const FastestLayouts found =
       FindFastestLayouts(tree, memory_limit, limits, evaluator);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "planner/cost/closed_form.h"
@@ -27,13 +28,15 @@ struct SearchScope {
   bool simulates = true;  // As in SearchInput.
   // Whether Programs have the last word.
   bool lowers = false;
+  std::stop_token stop = {};  // As in SearchInput.
 };
 
 class ClosedFormFinalists {
  public:
   // Borrows all but the limit, the bytes of a device. `outermost` prices
   // pipelines whose stages are outermost on the network
-  // (Alternative::pipeline_outermost).
+  // (Alternative::pipeline_outermost). Once a stop is requested, finds what has
+  // been found so far.
   ClosedFormFinalists(const SearchScope& scope, int64_t memory_limit,
                       const CostModel& cost, StepModel& model,
                       StepModel& outermost);
@@ -66,7 +69,7 @@ class ClosedFormFinalists {
 
  private:
   FastestLayouts FindIn(const LayoutTree& tree, int64_t memory_limit,
-                        const SearchLimits& limits, StepModel& model);
+                        SearchLimits limits, StepModel& model);
   void AddOutermost(const FastestLayouts& inner,
                     std::vector<Finalist>* finalists);
   void AddExecutable(int64_t memory_limit, std::vector<Finalist>* finalists);

@@ -114,7 +114,8 @@ int64_t LeastBytes(const ListedStage& stage) {
 // The bytes that both arenas hold beside the micro-batches under way, by 1F1B's
 // Programs.
 absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
-                                                 Layout layout) {
+                                                 Layout layout,
+                                                 const std::stop_token& stop) {
   const std::vector<ListedStage> stages =
       std::exchange(layout.listed_stages, {});
   layout.listed_transfer_us = 0;
@@ -123,7 +124,7 @@ absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
   layout.num_microbatches =
       std::min(layout.num_microbatches, 4 * layout.pipeline);
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, layout));
+                   BuildTrainingPrograms(model, layout, stop));
   std::vector<int64_t> bytes;
   for (const Program& program : programs) {
     const int32_t alive =
@@ -140,7 +141,7 @@ absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
 
 absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     const ModelSpec& model, Layout layout, const CostModel& cost,
-    int64_t arena_bytes) {
+    int64_t arena_bytes, const std::stop_token& stop) {
   if (layout.pipeline == 1 || layout.shards_gradients()) return std::nullopt;
   layout.listed_stages.clear();
   std::vector<ListedStage> stages(layout.pipeline);
@@ -160,7 +161,7 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
       Microseconds(TransferSeconds(model, layout, cost));
   layout.schedule = Schedule::kListScheduled;
   ASSIGN_OR_RETURN(const std::vector<int64_t> beside,
-                   BytesBeside(model, layout));
+                   BytesBeside(model, layout, stop));
   for (int32_t s = 0; s < layout.pipeline; ++s) {
     ListedStage& stage = layout.listed_stages[s];
     // With two micro-batches for each stage none waits for another any more
@@ -175,7 +176,7 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
       if (stage.memory_bytes < LeastBytes(stage)) return std::nullopt;
     }
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                     BuildTrainingPrograms(model, layout));
+                     BuildTrainingPrograms(model, layout, stop));
     bool fits = true;
     for (const Program& program : programs) {
       const int64_t over = program.persistent_arena_bytes +

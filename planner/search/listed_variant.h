@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 
 #include "absl/status/statusor.h"
 #include "planner/cost/op_cost.h"
@@ -17,10 +18,11 @@ namespace millrace {
 // `cost`, and the bytes that each stage may hold so that both arenas of its
 // Program fit `arena_bytes`. Nothing where it cannot have that schedule (one
 // stage, or ZeRO 2 or 3) or does not fit. `layout` must pass ValidateLayout; if
-// it has several ranks, `cost` must have communication.
+// it has several ranks, `cost` must have communication. Cancelled once a stop
+// is requested.
 absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     const ModelSpec& model, Layout layout, const CostModel& cost,
-    int64_t arena_bytes);
+    int64_t arena_bytes, const std::stop_token& stop = {});
 
 }  // namespace millrace
 

@@ -18,7 +18,8 @@ namespace {
 
 // The least power-of-two multiple of the devices on which some layout fits.
 std::optional<int32_t> DevicesThatFit(const LayoutSpace& space,
-                                      int64_t memory_limit, StepModel& model) {
+                                      int64_t memory_limit, StepModel& model,
+                                      const std::stop_token& stop) {
   LayoutSpace more = space;
   for (int64_t factor = 2; factor <= kSearchBudget.most_times_the_devices;
        factor *= 2) {
@@ -31,7 +32,10 @@ std::optional<int32_t> DevicesThatFit(const LayoutSpace& space,
     }
     const LayoutTree tree(more);
     StepEvaluator evaluator(tree, model);
-    if (AnyLayoutFits(tree, memory_limit, evaluator)) return more.num_devices;
+    if (AnyLayoutFits(tree, memory_limit, evaluator, stop)) {
+      return more.num_devices;
+    }
+    if (stop.stop_requested()) return std::nullopt;
   }
   return std::nullopt;
 }
@@ -56,14 +60,14 @@ int64_t LargestMicroBatch(const ModelSpec& model, const Layout& layout,
 absl::Status ExplainNothingFits(const LayoutSpace& space,
                                 const Layout& smallest, int64_t need_bytes,
                                 int64_t memory_limit, bool memory_is_the_jobs,
-                                StepModel& model) {
+                                StepModel& model, const std::stop_token& stop) {
   std::string change;
   if (memory_is_the_jobs) {
     change = absl::StrCat("raise resources.memory_per_device to ",
                           (need_bytes + kMiB - 1) / kMiB, " MiB");
   }
   if (const std::optional<int32_t> devices =
-          DevicesThatFit(space, memory_limit, model)) {
+          DevicesThatFit(space, memory_limit, model, stop)) {
     absl::StrAppend(&change, change.empty() ? "" : ", or ", "use ", *devices,
                     " devices");
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/job/executable.h"
 #include "planner/pipeline/order_bound.h"
@@ -46,17 +47,19 @@ Implementation ImplementationOf(bool pipeline_outermost) {
 
 PassFinalists::PassFinalists(const LayoutTree& tree, int64_t memory_limit,
                              const CostModel& cost, StepModel& model,
-                             StepModel& outermost)
+                             StepModel& outermost, std::stop_token stop)
     : tree_(tree),
       memory_limit_(memory_limit),
       cost_(cost),
       model_(model),
-      outermost_(outermost) {}
+      outermost_(outermost),
+      stop_(std::move(stop)) {}
 
 absl::Status PassFinalists::Simulate(std::vector<Finalist>* finalists) {
   int64_t num_passes = 0;
   double fastest_s = kNoPassBound;
   for (size_t i = 0; i < finalists->size(); ++i) {
+    RETURN_IF_ERROR(CheckNotStopped(stop_));
     Finalist& finalist = (*finalists)[i];
     if (finalist.passes.has_value()) {
       fastest_s = std::min(fastest_s, finalist.passes->step_time_s);
@@ -92,6 +95,7 @@ absl::Status PassFinalists::List(std::vector<Finalist>* finalists) {
   size_t num_listed = 0;
   double fastest_s = kNoPassBound;
   for (Finalist& finalist : *finalists) {
+    RETURN_IF_ERROR(CheckNotStopped(stop_));
     if (!finalist.passes.has_value()) continue;
     fastest_s = std::min(fastest_s, finalist.passes->step_time_s);
     const Layout& layout = finalist.layout;

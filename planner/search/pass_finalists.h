@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_SEARCH_PASS_FINALISTS_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,9 +23,12 @@ Implementation ImplementationOf(bool pipeline_outermost);
 
 class PassFinalists {
  public:
-  // Borrows all; the models are of ImplementationOf(false) and (true).
+  // Borrows all but the limit, the bytes of a device. The models are of
+  // ImplementationOf(false) and (true). Simulate() and List() end with
+  // Cancelled, after the finalist at hand, once a stop is requested.
   PassFinalists(const LayoutTree& tree, int64_t memory_limit,
-                const CostModel& cost, StepModel& model, StepModel& outermost);
+                const CostModel& cost, StepModel& model, StepModel& outermost,
+                std::stop_token stop);
 
   // Simulates finalists that were not simulated yet, the fastest by the closed
   // form first, as many as stays quick: the order of passes and what its gaps
@@ -56,6 +60,7 @@ class PassFinalists {
   const CostModel& cost_;
   StepModel& model_;
   StepModel& outermost_;
+  const std::stop_token stop_;
 };
 
 }  // namespace millrace

@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/lower/lower.h"
@@ -97,10 +96,12 @@ std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
 
 namespace {
 
-std::vector<StageSimulation> StagesOf(std::span<const Program> programs,
-                                      const CostModel& cost) {
+absl::StatusOr<std::vector<StageSimulation>> StagesOf(
+    std::span<const Program> programs, const CostModel& cost,
+    const std::stop_token& stop) {
   std::vector<StageSimulation> stages(programs.size());
-  const auto fill = [&](int64_t i) {
+  const auto fill = [&](int64_t i) -> absl::Status {
+    RETURN_IF_ERROR(CheckNotStopped(stop));
     const Program& program = programs[i];
     std::vector<bool> by_copy_engines;
     for (const Instruction& in : program.instructions) {
@@ -112,9 +113,8 @@ std::vector<StageSimulation> StagesOf(std::span<const Program> programs,
                  .by_copy_engines = std::move(by_copy_engines)};
     return absl::OkStatus();
   };
-  CHECK(ParallelFor(static_cast<int64_t>(stages.size()), NumComputeThreads(),
-                    fill)
-            .ok());
+  RETURN_IF_ERROR(ParallelFor(static_cast<int64_t>(stages.size()),
+                              NumComputeThreads(), fill));
   return stages;
 }
 
@@ -129,16 +129,21 @@ SimulationOptions OptionsOf(const HardwareProfile& profile) {
 }  // namespace
 
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
-                                          const CostModel& cost) {
-  ASSIGN_OR_RETURN(Timeline timeline, Simulate(StagesOf(programs, cost),
-                                               OptionsOf(cost.profile())));
+                                          const CostModel& cost,
+                                          const std::stop_token& stop) {
+  ASSIGN_OR_RETURN(const std::vector<StageSimulation> stages,
+                   StagesOf(programs, cost, stop));
+  ASSIGN_OR_RETURN(Timeline timeline,
+                   Simulate(stages, OptionsOf(cost.profile()), stop));
   timeline.step_time_s += cost.profile().waits.between_steps_s;
   return timeline;
 }
 
 absl::StatusOr<PassStep> PassesOfPrograms(std::span<const Program> programs,
                                           const CostModel& cost) {
-  return StepOfPrograms(StagesOf(programs, cost), OptionsOf(cost.profile()));
+  ASSIGN_OR_RETURN(const std::vector<StageSimulation> stages,
+                   StagesOf(programs, cost, /*stop=*/{}));
+  return StepOfPrograms(stages, OptionsOf(cost.profile()));
 }
 
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,

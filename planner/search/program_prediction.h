@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,9 +39,10 @@ void FillMemory(std::span<const Program> programs,
 // ProgramHash() of each.
 std::vector<uint64_t> HashesOf(std::span<const Program> programs);
 
-// Simulates by instructions.
+// Simulates by instructions. Cancelled once a stop is requested.
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
-                                          const CostModel& cost);
+                                          const CostModel& cost,
+                                          const std::stop_token& stop = {});
 // The same step for simulation by passes.
 absl::StatusOr<PassStep> PassesOfPrograms(std::span<const Program> programs,
                                           const CostModel& cost);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/job/executable.h"
 #include "planner/job/layout_space.h"
@@ -101,12 +102,14 @@ SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
     }
     return {.all = LayoutTree(std::move(all), most_microbatches),
             .simulates = input.simulates,
-            .lowers = lowers};
+            .lowers = lowers,
+            .stop = input.stop};
   }
   SearchScope scope{.all = LayoutTree(space),
                     .has_plan_only = true,
                     .simulates = input.simulates,
-                    .lowers = lowers};
+                    .lowers = lowers,
+                    .stop = input.stop};
   if (executable.has_value()) {
     scope.executable.emplace(
         *executable,
@@ -128,8 +131,12 @@ class Search {
         copy_engines_(CopyEngineChoiceOf(input.job.resources, cost.profile())),
         scope_(ScopeOf(input, space, most_microbatches_, cost)),
         by_closed_form_(scope_, memory_limit_, cost, model, outermost),
-        by_passes_(scope_.all, memory_limit_, cost, model, outermost),
-        by_instructions_(scope_.all.space(), memory_limit_, cost, model),
+        by_passes_(scope_.all, memory_limit_, cost, model, outermost,
+                   input.stop),
+        by_instructions_(
+            scope_.all.space(), memory_limit_, cost, model,
+            input.num_threads > 0 ? input.num_threads : NumComputeThreads(),
+            input.stop),
         model_(model) {}
   Search(const Search&) = delete;  // Its parts refer to each other.
   Search& operator=(const Search&) = delete;
@@ -157,6 +164,7 @@ class Search {
     double share = 1 + kSearchBudget.memory_error;
     while (share > kSearchBudget.least_memory_share) {
       std::vector<Finalist> found = by_closed_form_.Find(share);
+      RETURN_IF_ERROR(CheckNotStopped(input_.stop));
       if (found.empty()) break;
       if (!AddNew(std::move(found))) {
         constexpr double kUntilOthersCome = 0.95;
@@ -210,7 +218,8 @@ class Search {
         /*until_one_fits=*/input_.is_urgent, &finalists_));
     if (input_.is_urgent && !scope_.all.ListsPasses()) return absl::OkStatus();
     RETURN_IF_ERROR(AddListScheduled(scope_.all.space(), cost_, memory_limit_,
-                                     &by_instructions_, &finalists_));
+                                     input_.stop, &by_instructions_,
+                                     &finalists_));
     if (copy_engines_ == CopyEngineChoice::kIfFaster) {
       RETURN_IF_ERROR(
           AddCopyEngines(space_.model, cost_, &by_instructions_, &finalists_));
@@ -269,11 +278,12 @@ class Search {
     const bool is_for_run = !scope_.has_plan_only;
     StepEvaluator evaluator(scope_.all, model_);
     const std::optional<RankedLayout> smallest =
-        FindSmallestLayout(scope_.all, evaluator);
+        FindSmallestLayout(scope_.all, evaluator, input_.stop);
+    RETURN_IF_ERROR(CheckNotStopped(input_.stop));
     if (is_for_run && by_instructions_.least_excess_bytes() == 0) {
       const LayoutTree any_size(scope_.all.space());
       StepEvaluator any_evaluator(any_size, model_);
-      if (AnyLayoutFits(any_size, memory_limit_, any_evaluator)) {
+      if (AnyLayoutFits(any_size, memory_limit_, any_evaluator, input_.stop)) {
         return by_instructions_.too_large().ok()
                    ? ExplainLargeBatch(scope_.all.space(), memory_limit_)
                    : absl::InvalidArgumentError(
@@ -292,7 +302,8 @@ class Search {
     return ExplainNothingFits(
         scope_.all.space(), finalist.layout,
         finalist.closed_form.memory_bytes(), memory_limit_,
-        input_.job.resources.memory_per_device_bytes.has_value(), model_);
+        input_.job.resources.memory_per_device_bytes.has_value(), model_,
+        input_.stop);
   }
 
   absl::StatusOr<Plan> MakePlan() {
@@ -403,8 +414,11 @@ absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   space.recomputes = [&model](const Layout& layout) {
     return model.Recomputes(layout);
   };
-  ASSIGN_OR_RETURN(Plan plan,
-                   Search(input, space, cost, model, outermost).Run());
+  absl::StatusOr<Plan> found =
+      Search(input, space, cost, model, outermost).Run();
+  // A search that was stopped may say that nothing fits.
+  RETURN_IF_ERROR(CheckNotStopped(input.stop));
+  ASSIGN_OR_RETURN(Plan plan, std::move(found));
   plan.search_seconds = MonotonicSeconds() - start_s;
   return plan;
 }

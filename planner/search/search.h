@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_SEARCH_SEARCH_H_
 
 #include <cstdint>
+#include <stop_token>
 
 #include "absl/status/statusor.h"
 #include "planner/cost/op_cost.h"
@@ -35,6 +36,12 @@ struct SearchInput {
   // order whose Programs fit is taken, without list-scheduled variants and ones
   // with copy engines unless the job asks for these.
   bool is_urgent = false;
+  // Threads that price finalists side by side; 0: NumComputeThreads() (base).
+  // Their number does not change the plan.
+  int num_threads = 0;
+  // Once a stop is requested, the search ends with Cancelled, within some
+  // hundredths of a second (tests/bench/replan_bench.cc).
+  std::stop_token stop = {};
 };
 
 // Whether the plan can only be one on paper: the job asks for what workers
@@ -57,7 +64,8 @@ bool IsPlanOnPaper(const JobSpec& job, int32_t num_devices,
 // layout is possible or none fits, with the nearest one, what stands in its
 // way, and the smallest change that helps; FailedPrecondition for several
 // devices and a profile of one rank, or a profile of another precision or
-// without tables, unless plan-only layouts are allowed.
+// without tables, unless plan-only layouts are allowed; Cancelled once
+// `input.stop` is requested.
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
 
 // OK where the profile's device multiplies in the format. Else InvalidArgument

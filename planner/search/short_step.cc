@@ -31,25 +31,25 @@ Seconds SecondsOf(const Prediction& prediction) {
 // needs more than `memory_limit` bytes.
 absl::StatusOr<Seconds> Lower(const ModelSpec& model, Layout layout,
                               int32_t num_microbatches, const CostModel& cost,
-                              int64_t memory_limit, ShortStep* step) {
+                              int64_t memory_limit, const std::stop_token& stop,
+                              ShortStep* step) {
   layout.num_microbatches = num_microbatches;
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, layout));
+                   BuildTrainingPrograms(model, layout, stop));
   for (const Program& program : programs) {
     step->num_instructions += static_cast<int64_t>(program.instructions.size());
   }
   FillMemory(programs, cost.profile().memory_overhead, &step->prediction);
   if (step->prediction.memory_bytes() > memory_limit) return Seconds{};
-  ASSIGN_OR_RETURN(const Timeline timeline, SimulatePrograms(programs, cost));
+  ASSIGN_OR_RETURN(const Timeline timeline,
+                   SimulatePrograms(programs, cost, stop));
   FillSimulated(model, programs, cost, timeline, &step->prediction);
   return SecondsOf(step->prediction);
 }
 
 }  // namespace
 
-absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
-    const ModelSpec& model, const Layout& layout, const CostModel& cost,
-    int64_t memory_limit) {
+std::optional<int32_t> MostShortMicrobatches(const Layout& layout) {
   const int32_t few = kSearchBudget.shorter_microbatches_per_stage *
                       layout.pipeline,
                 more = kSearchBudget.longer_microbatches_per_stage *
@@ -59,13 +59,24 @@ absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
       layout.num_microbatches < kSearchBudget.least_shortening * (few + more)) {
     return std::nullopt;
   }
+  return more;
+}
+
+absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
+    const ModelSpec& model, const Layout& layout, const CostModel& cost,
+    int64_t memory_limit, const std::stop_token& stop) {
+  const std::optional<int32_t> most = MostShortMicrobatches(layout);
+  if (!most.has_value()) return std::nullopt;
+  const int32_t few =
+      kSearchBudget.shorter_microbatches_per_stage * layout.pipeline;
+  const int32_t more = *most;
   RETURN_IF_ERROR(CheckProfile(layout, cost));
   ShortStep step;
   ASSIGN_OR_RETURN(const Seconds a,
-                   Lower(model, layout, few, cost, memory_limit, &step));
+                   Lower(model, layout, few, cost, memory_limit, stop, &step));
   if (step.prediction.memory_bytes() > memory_limit) return step;
   ASSIGN_OR_RETURN(const Seconds b,
-                   Lower(model, layout, more, cost, memory_limit, &step));
+                   Lower(model, layout, more, cost, memory_limit, stop, &step));
   if (step.prediction.memory_bytes() > memory_limit) return step;
   // The micro-batches beyond `more` add so many times what those from `few` to
   // `more` added.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <stop_token>
 
 #include "absl/status/statusor.h"
 #include "planner/cost/op_cost.h"
@@ -23,6 +24,10 @@ struct ShortStep {
   int64_t num_instructions = 0;  // Instructions lowered for it.
 };
 
+// The micro-batches of the longer of the two steps that the function below
+// lowers for the layout. Nothing where it predicts nothing.
+std::optional<int32_t> MostShortMicrobatches(const Layout& layout);
+
 // Lowers and simulates two steps of few micro-batches. Each further micro-batch
 // adds what the last ones of these added: once a pipeline is full, it repeats
 // itself. The result is within 0.005 % of simulating all micro-batches
@@ -31,10 +36,12 @@ struct ShortStep {
 // Nothing where the step has too few micro-batches for that to be less work;
 // for Schedule::kListScheduled, whose order of passes is another for each
 // number of micro-batches; and for pipelines under ZeRO 2 and 3, whose traffic
-// repeats itself only after many. Errors are those of lowering.
+// repeats itself only after many. Errors are those of lowering;
+// Cancelled once a stop is requested.
 absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
     const ModelSpec& model, const Layout& layout, const CostModel& cost,
-    int64_t memory_limit = std::numeric_limits<int64_t>::max());
+    int64_t memory_limit = std::numeric_limits<int64_t>::max(),
+    const std::stop_token& stop = {});
 
 }  // namespace millrace
 

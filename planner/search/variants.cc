@@ -1,6 +1,7 @@
 #include "planner/search/variants.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -67,7 +68,7 @@ CopyEngineChoice CopyEngineChoiceOf(const ResourceSpec& resources,
 }
 
 absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
-                              int64_t memory_limit,
+                              int64_t memory_limit, const std::stop_token& stop,
                               InstructionFinalists* pricer,
                               std::vector<Finalist>* finalists) {
   const std::string& asked_for = space.constraints.schedule;
@@ -95,7 +96,7 @@ absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
     ASSIGN_OR_RETURN(
         std::optional<Layout> listed,
         ListScheduledVariant(space.model, layout, cost,
-                             memory_limit - prediction.overhead_bytes));
+                             memory_limit - prediction.overhead_bytes, stop));
     if (!listed.has_value()) continue;
     Finalist variant = VariantOf(finalist, *std::move(listed));
     RETURN_IF_ERROR(pricer->Price(&variant));
@@ -110,18 +111,17 @@ absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
 absl::Status AddCopyEngines(const ModelSpec& model, const CostModel& cost,
                             InstructionFinalists* pricer,
                             std::vector<Finalist>* finalists) {
-  size_t num_added = 0;
-  const std::vector<Finalist> fastest = FastestFirst(*finalists);
-  for (const Finalist& finalist : fastest) {
-    if (num_added == kSearchBudget.with_copy_engines) break;
+  std::vector<Finalist> variants;
+  for (Finalist& finalist : FastestFirst(*finalists)) {
+    if (variants.size() == kSearchBudget.with_copy_engines) break;
     Layout layout = finalist.layout;
     layout.copy_engines = CopyEngineUseOf(layout);
     if (!UsesCopyEngines(model, layout, cost)) continue;
-    ++num_added;
-    Finalist variant = VariantOf(finalist, std::move(layout));
-    RETURN_IF_ERROR(pricer->Price(&variant));
-    finalists->push_back(std::move(variant));
+    variants.push_back(VariantOf(std::move(finalist), std::move(layout)));
   }
+  RETURN_IF_ERROR(pricer->PriceEach(&variants));
+  finalists->insert(finalists->end(), std::make_move_iterator(variants.begin()),
+                    std::make_move_iterator(variants.end()));
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_SEARCH_VARIANTS_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,9 +29,10 @@ CopyEngineChoice CopyEngineChoiceOf(const ResourceSpec& resources,
 // Adds list-scheduled variants of the fastest pipelines, priced by
 // instructions, unless even without a bubble a pipeline would be slower than
 // the fastest layout. Does nothing if the job asks for another schedule.
-// `memory_limit`: bytes of a device. Errors are those of lowering.
+// `memory_limit`: bytes of a device. Errors are those of lowering; Cancelled
+// once a stop is requested.
 absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
-                              int64_t memory_limit,
+                              int64_t memory_limit, const std::stop_token& stop,
                               InstructionFinalists* pricer,
                               std::vector<Finalist>* finalists);
 

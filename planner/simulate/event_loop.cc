@@ -42,7 +42,7 @@ class EventLoop {
     }
   }
 
-  OpTimes Run() {
+  OpTimes Run(const std::stop_token& stop) {
     for (size_t i = 0; i < step_.ops.size(); ++i) {
       const auto op = static_cast<int32_t>(i);
       if (num_waits_[i] == 0) {
@@ -52,7 +52,7 @@ class EventLoop {
       }
     }
     StartReady();
-    while (Advance()) {
+    while (!stop.stop_requested() && Advance()) {
     }
     times_.step_time_s = now_s_;
     return std::move(times_);
@@ -481,8 +481,8 @@ class EventLoop {
 }  // namespace
 
 OpTimes RunOps(const StepOps& ops, const LoopRules& rules,
-               std::vector<int32_t>* started) {
-  return EventLoop(ops, rules, started).Run();
+               std::vector<int32_t>* started, const std::stop_token& stop) {
+  return EventLoop(ops, rules, started).Run(stop);
 }
 
 }  // namespace millrace

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "planner/profile/profile.h"
@@ -103,10 +104,12 @@ struct OpTimes {
   double step_time_s = 0;  // When the last op ends.
 };
 
-// Ops that wait for each other never end. `started` gets the ops in the order
-// in which they started, unless it is null.
+// Ops that wait for each other never end, nor do those under way when a stop is
+// requested. `started` gets the ops in the order in which they started, unless
+// it is null.
 OpTimes RunOps(const StepOps& ops, const LoopRules& rules,
-               std::vector<int32_t>* started = nullptr);
+               std::vector<int32_t>* started = nullptr,
+               const std::stop_token& stop = {});
 
 }  // namespace millrace
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "planner/cost/host_sharing.h"
 #include "planner/profile/seeded_noise.h"
@@ -255,13 +256,15 @@ class InstructionOps {
 }  // namespace
 
 absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
-                                  const SimulationOptions& options) {
+                                  const SimulationOptions& options,
+                                  const std::stop_token& stop) {
   RETURN_IF_ERROR(CheckInput(stages, options));
   InstructionOps ops(stages, options);
   RETURN_IF_ERROR(ops.Build());
   const LoopRules rules = RulesOf(stages[0].program->layout, options);
   std::vector<int32_t> started;
-  const OpTimes times = RunOps(ops.step(), rules, &started);
+  const OpTimes times = RunOps(ops.step(), rules, &started, stop);
+  RETURN_IF_ERROR(CheckNotStopped(stop));
   RETURN_IF_ERROR(ops.CheckFinished(times));
   return ops.TimelineOf(times, started);
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -49,9 +50,11 @@ struct SimulationOptions {
 // simulated, standing for all its tensor and data coordinates (they do alike).
 // A transfer joins stage i and i + 1; a world collective joins all stages.
 // Returns one RankTimeline a stage, under the rank of its first coordinate.
-// Returns Internal naming the stuck instructions if the Programs deadlock.
+// Returns Internal naming the stuck instructions if the Programs deadlock,
+// Cancelled once a stop is requested.
 absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
-                                  const SimulationOptions& options);
+                                  const SimulationOptions& options,
+                                  const std::stop_token& stop = {});
 
 // Seconds from the start of a part of a stage's step, by the places of its
 // instructions in the span that names them.

@@ -2,17 +2,23 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/files.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/protocol/build_id.h"
 #include "coordinator/protocol/client.h"
+#include "tests/coordinator/objects/fake_store.h"
 #include "worker/agent/listener.h"
 
 namespace millrace {
@@ -38,7 +44,7 @@ model: {family: llama, vocab_size: 288, hidden: 32, layers: 2, heads: 4,
         kv_heads: 2, ffn_hidden: 64, sequence_length: 32}
 data: {synthetic: true}
 training: {steps: 12, global_batch: 8, optimizer: {learning_rate: 1e-3}}
-)")
+)" + more_keys_)
                     .ok());
     auto listener = Listener::Create();
     ASSERT_TRUE(listener.ok()) << listener.status();
@@ -127,6 +133,7 @@ training: {steps: 12, global_batch: 8, optimizer: {learning_rate: 1e-3}}
     return answer.shutdown().message();
   }
 
+  std::string more_keys_;  // Of the job, for a fixture to set.
   std::string run_directory_;
   std::string address_;
   std::thread thread_;
@@ -257,6 +264,57 @@ TEST_F(JobRunnerTest, AnswersVisitors) {
   question.mutable_log_request()->set_rank(-1);
   visitor->SendReliably(question);
   EXPECT_THAT(Answer(*visitor).log().error(), HasSubstr("no rank -1"));
+}
+
+// The same with checkpoints in a bucket whose server answers nothing until it
+// is let go.
+class SlowBucketTest : public JobRunnerTest {
+ protected:
+  SlowBucketTest() {
+    for (const char* name : kCredentials) setenv(name, "test", 1);
+    more_keys_ =
+        absl::StrCat("checkpoint: {directory: s3://bucket/saved, ",
+                     "endpoint: '", store_.Options().place.endpoint, "'}\n");
+    store_.SetFault([this](const StoreRequest&) {
+      std::call_once(asked_once_, [this] { asked_.Notify(); });
+      may_answer_.WaitForNotification();
+      return StoreFault::kNone;
+    });
+  }
+  ~SlowBucketTest() override {
+    for (const char* name : kCredentials) unsetenv(name);
+  }
+
+  static constexpr const char* kCredentials[] = {"AWS_ACCESS_KEY_ID",
+                                                 "AWS_SECRET_ACCESS_KEY"};
+  std::once_flag asked_once_;
+  absl::Notification asked_, may_answer_;
+  FakeStore store_;
+};
+
+// Goal: where locking the folder of checkpoints takes long, the plan waits for
+// it, and nobody else: the coordinator goes on to answer. Method: a visitor
+// asks while the store holds back its answer to the lock.
+TEST_F(SlowBucketTest, AnswersWhileItWaitsForTheLock) {
+  std::vector<std::unique_ptr<Client>> agents;
+  for (int32_t i = 0; i < 2; ++i) agents.push_back(ConnectReadyAgent(i));
+  ASSERT_TRUE(asked_.WaitForNotificationWithTimeout(kAnswerLimit));
+  protocol::Hello hello;
+  hello.mutable_visitor();
+  const std::unique_ptr<Client> visitor = Connect(hello);
+  protocol::ToCoordinator question;
+  question.mutable_status_request();
+  for (int i = 0; i < 3; ++i) {
+    visitor->SendReliably(question);
+    EXPECT_TRUE(Answer(*visitor).has_status());
+  }
+  const auto nothing_yet = agents[0]->Receive(absl::Milliseconds(200));
+  ASSERT_TRUE(nothing_yet.ok()) << nothing_yet.status();
+  EXPECT_FALSE(nothing_yet->has_value());
+  may_answer_.Notify();
+  EXPECT_TRUE(Answer(*agents[0]).has_start_worker());
+  EXPECT_THAT(store_.objects(),
+              testing::Contains(testing::Key("saved/.owner")));
 }
 
 }  // namespace

@@ -2,14 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace millrace {
 namespace {
@@ -69,17 +73,23 @@ TEST(PlanAheadTest, IsWaitedForWhereItIsOfTheDevices) {
   EXPECT_EQ(ahead.Await(devices), nullptr);
   absl::Notification may_end;
   const auto plan = PlanOf(900);
-  ASSERT_TRUE(ahead.Begin(devices, [&] {
+  ASSERT_TRUE(ahead.Begin(devices, [&](const std::stop_token&) {
     may_end.WaitForNotification();
     return plan;
   }));
   EXPECT_EQ(ahead.Await(others), nullptr);
-  EXPECT_FALSE(ahead.Begin(others, [] { return PlanOf(1); }));
+  // It is not made twice.
+  const auto never = [](const std::stop_token&) { return PlanOf(1); };
+  EXPECT_FALSE(ahead.Begin(devices, never));
   std::shared_ptr<const Plan> found;
   std::thread waiting([&] { found = ahead.Await(devices); });
   may_end.Notify();
   waiting.join();
   EXPECT_EQ(found, plan);
+  EXPECT_EQ(ahead.Await(devices), plan);
+  EXPECT_FALSE(ahead.Begin(devices, never));
+  // Nothing is under way, so nothing is stopped.
+  ahead.Stop();
   EXPECT_EQ(ahead.Await(devices), plan);
 
   // It must fit the devices that are there then.
@@ -87,11 +97,53 @@ TEST(PlanAheadTest, IsWaitedForWhereItIsOfTheDevices) {
   smaller.memory_bytes = 899;
   EXPECT_EQ(ahead.Await(smaller), nullptr);
 
-  // It is not made twice; one for other devices takes its place.
-  EXPECT_FALSE(ahead.Begin(devices, [] { return PlanOf(1); }));
-  ASSERT_TRUE(ahead.Begin(others, [] { return nullptr; }));
+  // One for other devices takes its place.
+  ASSERT_TRUE(
+      ahead.Begin(others, [](const std::stop_token&) { return nullptr; }));
   EXPECT_EQ(ahead.Await(others), nullptr);
   EXPECT_EQ(ahead.Await(devices), nullptr);
+}
+
+// Goal: a search that is stopped holds nobody up: who waits for its plan goes
+// on without one, the next search begins, and the class ends. Method: searches
+// that end only once they are told to stop; with one that were waited for, the
+// test would hang.
+TEST(PlanAheadTest, StoppedSearchesHoldNobodyUp) {
+  const DeviceFacts devices = ThreeHosts();
+  DeviceFacts others = devices;
+  others.num_devices = 16;
+  std::atomic<int> num_stopped = 0;
+  const auto until_stopped = [&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) absl::SleepFor(absl::Milliseconds(1));
+    ++num_stopped;
+    return PlanOf(900);
+  };
+  {
+    PlanAhead ahead;
+    ASSERT_TRUE(ahead.Begin(devices, until_stopped));
+    std::shared_ptr<const Plan> found = PlanOf(1);
+    std::thread waiting([&] { found = ahead.Await(devices); });
+    ahead.StopUnlessFor(devices);
+    EXPECT_FALSE(ahead.Begin(devices, until_stopped));
+    ahead.Stop();
+    waiting.join();
+    EXPECT_EQ(found, nullptr);
+    EXPECT_EQ(ahead.Await(devices), nullptr);
+
+    // A stopped search may be made up for, and one for other devices stops it.
+    ASSERT_TRUE(ahead.Begin(devices, until_stopped));
+    const auto plan = PlanOf(900);
+    ASSERT_TRUE(ahead.Begin(others, [&](const std::stop_token&) {
+      EXPECT_EQ(num_stopped, 2);
+      return plan;
+    }));
+    EXPECT_EQ(ahead.Await(others), plan);
+    ASSERT_TRUE(ahead.Begin(devices, until_stopped));
+    ahead.StopUnlessFor(others);
+    EXPECT_EQ(ahead.Await(devices), nullptr);
+    ASSERT_TRUE(ahead.Begin(devices, until_stopped));
+  }
+  EXPECT_EQ(num_stopped, 4);
 }
 
 }  // namespace

@@ -1,8 +1,23 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "tests/e2e/job_process.h"
 
@@ -52,6 +67,114 @@ TEST(SignalTest, InterruptOfMpirunEndsWithACheckpoint) {
   EXPECT_NE(process.Wait(), -1) << process.Output();
   EXPECT_EQ(ReadResult(folder)["status"], "stopped") << process.Output();
   EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);
+}
+
+// A real S3-compatible server (tests/tools/object_server.py) in a process of
+// its own, which ends once its standard input does.
+class ObjectServer {
+ public:
+  explicit ObjectServer(std::string folder) : folder_(std::move(folder)) {
+    std::filesystem::create_directories(folder_);
+    std::array<int, 2> input{}, output{};
+    // Processes of the job must not hold the pipes open.
+    EXPECT_EQ(pipe2(input.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(output.data(), O_CLOEXEC), 0);
+    const std::string errors = folder_ + "/errors.txt";
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(input[0], STDIN_FILENO);
+      dup2(output[1], STDOUT_FILENO);
+      const int fd = open(errors.c_str(), O_WRONLY | O_CREAT, 0666);
+      dup2(fd, STDERR_FILENO);
+      execl("/usr/bin/python3", "python3", MILLRACE_OBJECT_SERVER,
+            folder_.c_str(), nullptr);
+      _exit(127);
+    }
+    close(input[0]);
+    close(output[1]);
+    input_ = input[1];
+    char next = 0;
+    while (read(output[0], &next, 1) == 1 && next != '\n') line_ += next;
+    close(output[0]);
+  }
+  ~ObjectServer() {
+    close(input_);
+    waitpid(pid_, nullptr, 0);
+  }
+  ObjectServer(const ObjectServer&) = delete;
+
+  // "ready ADDRESS ADDRESS", or why there is no server.
+  const std::string& line() const { return line_; }
+  std::string address() const {
+    const size_t begin = line_.find(' ') + 1;
+    return line_.substr(begin, line_.find(' ', begin) - begin);
+  }
+  // Whether an object holds the text.
+  bool Holds(const std::string& text) const {
+    std::error_code gone;  // Objects come and go meanwhile.
+    for (std::filesystem::recursive_directory_iterator file(folder_, gone), end;
+         !gone && file != end; file.increment(gone)) {
+      if (file->path().extension() != ".data") continue;
+      std::ifstream in(file->path());
+      const std::string content((std::istreambuf_iterator<char>(in)), {});
+      if (content.find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+ private:
+  const std::string folder_;
+  pid_t pid_ = -1;
+  int input_ = -1;
+  std::string line_;
+};
+
+// Goal: after a Ctrl-C under mpirun, which kills the agents a second later, the
+// prefix of a bucket is given back, so that the next start of the job does not
+// wait for a lease to run out. Method: a real server. A worker that is stopped
+// (SIGSTOP) keeps the second job from ending before its agents are killed.
+TEST(SignalTest, InterruptOfMpirunGivesTheBucketBack) {
+  const JobFolder folder("mpirun-lease");
+  const ObjectServer server(folder.path + "/objects");
+  if (!server.line().starts_with("ready ")) {
+    ASSERT_TRUE(server.line().starts_with("skipped")) << server.line();
+    GTEST_SKIP() << server.line();
+  }
+  const std::vector<std::pair<const char*, std::string>> variables = {
+      {"AWS_ACCESS_KEY_ID", "test:tester"},
+      {"AWS_SECRET_ACCESS_KEY", "secret-of-the-test"},
+      {"AWS_ENDPOINT_URL", server.address()}};
+  for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+  const std::string job = WriteTinyJob(
+      folder, {.num_steps = kEndless,
+               .checkpoint_interval = 0,
+               .checkpoint_directory = "s3://millrace-test/interrupted"});
+  // What mpirun does by itself: SIGKILL a second after SIGTERM.
+  std::vector<std::string> command = MpirunCommand(job, 2);
+  const auto option = std::ranges::find(command, "odls_base_sigkill_timeout");
+  ASSERT_LT(option + 1, command.end());
+  *(option + 1) = "1";
+  for (const bool is_stuck : {false, true}) {
+    JobProcess process(folder, command);
+    ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+    EXPECT_TRUE(server.Holds("the job of "));
+    if (is_stuck) {
+      const std::vector<pid_t> workers = process.Find("worker");
+      ASSERT_FALSE(workers.empty());
+      ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
+    }
+    process.Signal(SIGINT);
+    EXPECT_NE(process.Wait(), -1) << process.Output();
+    const absl::Time ended = MonotonicNow();
+    while (server.Holds("the job of ") &&
+           MonotonicNow() - ended < absl::Seconds(20)) {
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    EXPECT_FALSE(server.Holds("the job of ")) << process.Output();
+    std::cout << "given back " << MonotonicNow() - ended
+              << " after the end of mpirun\n";
+  }
+  for (const auto& [name, value] : variables) unsetenv(name);
 }
 
 // Goal: under scripts/train, which tells the agents itself, Ctrl-C does not

@@ -160,14 +160,19 @@ void Cluster::Deliver(const JobEvent& event) {
 void Cluster::Do(const MakePlan&) {
   std::vector<WorkerIdx> members = coordinator_->Workers();
   members.resize(members.size() - members.size() % options_.rank_multiple);
+  const int64_t plan = ++num_plans_;
   if (!has_profile_) {
-    At(0.01, [this] { Deliver(PlanNeedsProfile{}); });
+    At(0.01, [this, plan] {
+      if (plan == num_plans_) Deliver(PlanNeedsProfile{});
+    });
     return;
   }
-  const bool is_new = planned_sizes_.insert(members.size()).second;
-  const double seconds = is_new ? options_.plan_s : options_.known_plan_s;
-  At(seconds, [this, members, life = coordinator_life_] {
-    if (life != coordinator_life_) return;
+  const double seconds = planned_sizes_.contains(members.size())
+                             ? options_.known_plan_s
+                             : options_.plan_s;
+  At(seconds, [this, members, life = coordinator_life_, plan] {
+    if (life != coordinator_life_ || plan != num_plans_) return;
+    planned_sizes_.insert(members.size());
     if (static_cast<int32_t>(members.size()) < options_.least_ranks) {
       Deliver(PlanRefused{"too few devices"});
       return;
@@ -177,6 +182,15 @@ void Cluster::Do(const MakePlan&) {
     if (coordinator_->members() != members) return;
     log_.members = members;
     log_.devices_by_agent = coordinator_->DevicesByAgent();
+  });
+}
+
+// A search that is stopped ends soon, without a plan.
+void Cluster::Do(const AbandonPlan&) {
+  At(0.1, [this, life = coordinator_life_, plan = ++num_plans_] {
+    if (life == coordinator_life_ && plan == num_plans_) {
+      Deliver(PlanRefused{"stopped"});
+    }
   });
 }
 

@@ -154,6 +154,7 @@ class Cluster {
   void Post(const JobEvent& event);
   void Do(const JobAction& action);
   void Do(const MakePlan&);
+  void Do(const AbandonPlan&);
   void Do(const WeighGrowth& action);
   void Do(const LeaveOut&) {}
   void Do(const StartWorkerProcess& action);
@@ -241,7 +242,8 @@ class Cluster {
   // comes back, or the coordinator.
   std::vector<std::pair<int32_t, JobEvent>> reported_deaths_;
 
-  std::set<size_t> planned_sizes_;               // Made, or made ahead.
+  std::set<size_t> planned_sizes_;  // Made, or made ahead.
+  int64_t num_plans_ = 0;           // Begun, and abandoned: each counts.
   std::map<int64_t, int32_t> generation_sizes_;  // Begun ones.
   // On disk, by generation and step.
   std::map<std::pair<int64_t, int64_t>, std::set<WorkerIdx>> parts_;

@@ -1,5 +1,5 @@
-// Checks which processes the job's state machine orders when a host comes back,
-// or the coordinator.
+// Checks what the job's state machine orders of hosts that go and come back, and
+// of the workers of a coordinator that comes back.
 
 #include <gtest/gtest.h>
 
@@ -117,6 +117,53 @@ TEST(JobStateTest, AsksWorkersWithoutARankForTheirMemoryAfterARestart) {
   EXPECT_FALSE(begun);
   handle(WorkerJoined{started, Generation{}, WorkerPhase::kIdle});
   EXPECT_TRUE(begun);
+}
+
+// Goal: a second host that is lost while the job plans ends the search at once,
+// and the answer to it, whatever it is, leads to a search for the hosts that
+// are left. Method: lose two of three hosts, and refuse the plan of two.
+TEST(JobStateTest, AbandonsThePlanOfHostsThatAreLostMeanwhile) {
+  absl::Time now = absl::UnixEpoch();
+  JobState state({.num_agents = 3}, {}, now);
+  int num_plans = 0, num_abandoned = 0;
+  const auto handle = [&](const JobEvent& event) {
+    for (const JobAction& action : state.Handle(event, now)) {
+      num_plans += std::holds_alternative<MakePlan>(action);
+      num_abandoned += std::holds_alternative<AbandonPlan>(action);
+    }
+  };
+  const auto lose = [&](int32_t agent, std::vector<int32_t> others) {
+    handle(AgentDisconnected{agent});
+    for (int32_t i = 0; i < 30; ++i) {
+      now += absl::Milliseconds(100);
+      for (const int32_t other : others) {
+        handle(AgentHeard{other});
+        handle(WorkerHeard{{WorkerIdx{other}, 1}});
+      }
+      handle(Tick{});
+    }
+  };
+  for (const int32_t agent : {0, 1, 2}) {
+    handle(
+        AgentJoined{.agent_idx = agent, .num_devices = 1, .data_ready = true});
+  }
+  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}, WorkerIdx{2}}});
+  for (const int32_t worker : {0, 1, 2}) {
+    handle(
+        WorkerJoined{{WorkerIdx{worker}, 1}, Generation{}, WorkerPhase::kIdle});
+  }
+  lose(2, {0, 1});
+  ASSERT_EQ(state.phase(), JobState::Phase::kPlanning);
+  EXPECT_EQ(num_plans, 2);
+  EXPECT_EQ(num_abandoned, 0);
+  lose(1, {0});
+  EXPECT_EQ(num_plans, 2);
+  EXPECT_EQ(num_abandoned, 1);
+  handle(PlanRefused{"stopped"});
+  EXPECT_EQ(state.phase(), JobState::Phase::kPlanning);
+  EXPECT_EQ(num_plans, 3);
+  EXPECT_EQ(state.Workers(), std::vector<WorkerIdx>{WorkerIdx{0}});
+  EXPECT_EQ(num_abandoned, 1);
 }
 
 }  // namespace

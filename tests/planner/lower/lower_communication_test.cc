@@ -190,9 +190,11 @@ TEST(BuildCommunicationTest, GathersParametersUnderTheForwardPass) {
   for (const int32_t pipeline : {1, 2}) {
     const Layout layout{
         .pipeline = pipeline, .data = 2, .num_microbatches = 2, .zero = 1};
-    for (const auto build : {BuildTrainingProgram, BuildValidationProgram}) {
+    for (const bool trains : {true, false}) {
       for (int32_t stage = 0; stage < pipeline; ++stage) {
-        const Program program = *build(TestModel(), layout, stage);
+        const Program program =
+            *(trains ? BuildTrainingProgram(TestModel(), layout, stage)
+                     : BuildValidationProgram(TestModel(), layout, stage));
         const auto& lane = program.lanes[static_cast<int>(Lane::kDataComm)];
         const std::vector<Bucket>& buckets = program.parameters.buckets;
         std::vector<std::string> names;

@@ -7,10 +7,14 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/units.h"
 #include "planner/explain/explain.h"
 #include "planner/explain/explain_json.h"
@@ -45,6 +49,74 @@ std::string ErrorOf(const JobSpec& job, int32_t num_devices,
   const absl::StatusOr<Plan> plan =
       FindPlan({.job = job, .num_devices = num_devices}, cost);
   return plan.ok() ? "no error" : std::string(plan.status().message());
+}
+
+// Goal: a search that is not wanted any more ends with Cancelled, whatever it
+// was at. Method: stop it before it begins, then after ever more time until one
+// is done; where the job fits, and where no layout does.
+TEST(SearchTest, EndsOnceItIsStopped) {
+  const CostModel cost = MakeCost({});
+  for (const int64_t memory_bytes : {int64_t{0}, int64_t{1} << 16}) {
+    bool was_done = false;
+    for (int i = 0; !was_done; ++i) {
+      std::stop_source stop;
+      SearchInput input = {.job = SmallJob(), .num_devices = 4};
+      input.device_memory_bytes = memory_bytes;
+      input.stop = stop.get_token();
+      if (i == 0) stop.request_stop();
+      absl::Status ended;
+      std::thread search([&] { ended = FindPlan(input, cost).status(); });
+      absl::SleepFor(absl::Microseconds(int64_t{100} << i));
+      stop.request_stop();
+      search.join();
+      was_done = !absl::IsCancelled(ended);
+      if (!was_done) continue;
+      EXPECT_GT(i, 0);
+      EXPECT_EQ(ended.ok(), memory_bytes == 0) << ended;
+    }
+  }
+}
+
+// Goal: finalists that are priced side by side give the plan, bit by bit, that
+// they give one by one. Method: 1 and 4 threads; with all of the memory, then
+// with a byte less than the last plan took, so that ever more layouts do not
+// fit and stages come to differ in what they recompute; searches that price
+// many layouts, and ones that take the first that fits.
+TEST(SearchTest, NumberOfThreadsChangesNothing) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.training.global_batch = 16;
+  JobSpec pipelined = job;
+  pipelined.layout = {.pipeline = 2, .zero = 0, .schedule = "1f1b"};
+  int num_differing_stages = 0;
+  for (const JobSpec& planned : {job, pipelined}) {
+    for (const bool is_urgent : {false, true}) {
+      int64_t memory_bytes = 0;
+      int num_plans = 0;
+      for (bool fits = true; fits && num_plans < 4; num_plans += fits) {
+        std::vector<absl::StatusOr<Plan>> plans;
+        for (const int num_threads : {1, 4}) {
+          SearchInput input = {.job = planned, .num_devices = 4};
+          input.device_memory_bytes = memory_bytes;
+          input.is_urgent = is_urgent;
+          input.num_threads = num_threads;
+          plans.push_back(FindPlan(input, cost));
+          if (plans.back().ok()) plans.back()->search_seconds = 0;
+        }
+        ASSERT_EQ(plans[1].status(), plans[0].status());
+        fits = plans[0].ok();
+        if (!fits) continue;
+        const Plan& plan = *plans[0];
+        EXPECT_EQ(PlanToJson(*plans[1]), PlanToJson(plan));
+        EXPECT_EQ(plans[1]->program_hashes, plan.program_hashes);
+        EXPECT_EQ(plans[1]->timeline.step_time_s, plan.timeline.step_time_s);
+        memory_bytes = plan.prediction.memory_bytes() - 1;
+        num_differing_stages += !plan.layout.recompute_by_stage.empty();
+      }
+      EXPECT_GE(num_plans, 3);
+    }
+  }
+  EXPECT_GE(num_differing_stages, 1);
 }
 
 // Goal: the chosen layout is the fastest of all. Method: predict every layout
