@@ -475,6 +475,8 @@ void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
                    .waited_s = part.waited_s(),
                    .written_s = part.written_s()};
   if (is_new) output_->AddCheckpoint(rank, part.waited_s());
+  // This comes first: a job whose last checkpoint has failed ends.
+  if (part.memory_changed()) OnMemoryChanged(worker, rank, part.step());
   Handle(PartWritten{worker, generation, part.step(), part.error()});
 }
 

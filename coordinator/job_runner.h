@@ -143,6 +143,9 @@ class JobRunner {
   void OnProgress(Rank rank, const protocol::ToCoordinator& message);
   void CheckHang();
   void OnStateHash(Rank rank, const protocol::ToCoordinator& message);
+  // The rank's part of the checkpoint is not the state that it had hashed.
+  void OnMemoryChanged(WorkerIdx worker, Rank rank, int64_t step);
+  void GoBack(const ReplicasDiffer& event);  // To the last checkpoint.
   void OnBadStep(Rank rank, const protocol::ToCoordinator& message);
   void WatchCompute(Rank rank, const protocol::StepDone& step);
   void WatchLoss(int64_t step, double loss);

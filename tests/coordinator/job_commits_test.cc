@@ -326,6 +326,44 @@ TEST_F(JobCommitsTest, CommitsTheNewestOnASlowDisk) {
   EXPECT_FALSE(IsCommitted("00000008"));
 }
 
+// Goal: a rank that finds its checkpoint to be of another state than the one
+// that was compared is replaced, and all go back to the checkpoint before.
+// Method: rank 1 says so of step 8.
+TEST_F(JobCommitsTest, ReplacesARankWhoseMemoryChanged) {
+  protocol::StartWorker first, second;
+  const std::unique_ptr<Client> worker = StartWorker(&first);
+  std::unique_ptr<Client> other = StartWorker(&second);
+  for (Client* client : {worker.get(), other.get()}) {
+    ASSERT_TRUE(Next(*client).has_start_generation());
+    SayRunning(*client, 1);
+  }
+  Report({worker.get(), other.get()}, WriteParts(1, 4));
+  AwaitEvent("checkpoint_committed");
+  auto parts = WriteParts(1, 8);
+  parts[1].mutable_checkpoint_part()->clear_entry();
+  parts[1].mutable_checkpoint_part()->set_error("the state changed");
+  parts[1].mutable_checkpoint_part()->set_memory_changed(true);
+  Report({worker.get(), other.get()}, parts);
+  const protocol::FromCoordinator order = Next(*agent_);
+  ASSERT_TRUE(order.has_kill_worker());
+  EXPECT_EQ(order.kill_worker().worker(), second.worker());
+  EXPECT_TRUE(Next(*worker).has_abort_generation());
+  other.reset();
+  SayDied(second);
+  EXPECT_TRUE(Next(*worker).has_abort_generation());
+  SayCleared(*worker, 3);
+  other = StartWorker(&second);
+  for (Client* client : {worker.get(), other.get()}) {
+    const protocol::FromCoordinator start = Next(*client);
+    ASSERT_TRUE(start.has_start_generation());
+    EXPECT_THAT(start.start_generation().restore_path(),
+                HasSubstr("step-00000004"));
+  }
+  EXPECT_FALSE(IsCommitted("00000008"));
+  EXPECT_THAT(AwaitEvent("replicas_differ"),
+              HasSubstr("after step 8 the state of rank 1 changed in memory"));
+}
+
 // Goal: a step whose state is restored is recorded, though rank 0 died before
 // it could tell of it. Method: rank 1 tells of step 3 while both live, of step
 // 4 after the generation has ended, and of step 5, whose state it does not
