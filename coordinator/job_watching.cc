@@ -176,8 +176,24 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
       outvoted ? " differ from those of most replicas; replacing it"
                : " differ, with no majority; all go back",
       " and going on from the last checkpoint");
+  GoBack(event);
+}
+
+void JobRunner::OnMemoryChanged(WorkerIdx worker, Rank rank, int64_t step) {
+  GoBack({.generation = state_->generation(),
+          .step = step,
+          .suspects = {worker},
+          .outvoted = true,
+          .explanation = absl::StrCat(
+              "after step ", step, " the state of ", NameOf(rank),
+              " changed in memory between the comparison of replicas and the "
+              "checkpoint; replacing it and going on from the last "
+              "checkpoint")});
+}
+
+void JobRunner::GoBack(const ReplicasDiffer& event) {
   progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));
-  MustSucceed([&] { return log_->MemoryDistrusted(generation); });
+  MustSucceed([&] { return log_->MemoryDistrusted(event.generation); });
   Handle(event);
 }
 

@@ -59,17 +59,31 @@ std::string PieceName(const StatePiece& piece) {
                       piece.end);
 }
 
+struct Chunk {
+  const float* data;
+  int64_t num_elements;
+  uint64_t checksum() const {
+    return Checksum(data, num_elements * static_cast<int64_t>(sizeof(float)));
+  }
+};
+
+std::vector<Chunk> ChunksOf(const StatePiece& piece) {
+  constexpr int64_t kChunkElements = kChunkBytes / sizeof(float);
+  const int64_t num_elements = piece.end - piece.begin;
+  std::vector<Chunk> chunks;
+  for (int64_t begin = 0; begin < num_elements; begin += kChunkElements) {
+    chunks.push_back(
+        {.data = piece.data + begin,
+         .num_elements = std::min(kChunkElements, num_elements - begin)});
+  }
+  return chunks;
+}
+
 absl::Status AppendPiece(SafetensorsWriter& writer, const StatePiece& piece,
                          ManifestPiece& entry) {
-  constexpr int64_t kChunkElements = kChunkBytes / sizeof(float);
-  for (int64_t begin = 0; begin < piece.end - piece.begin;
-       begin += kChunkElements) {
-    const int64_t count =
-        std::min(kChunkElements, piece.end - piece.begin - begin);
-    const float* data = piece.data + begin;
-    entry.checksums.push_back(
-        Checksum(data, count * static_cast<int64_t>(sizeof(float))));
-    RETURN_IF_ERROR(writer.Append(data, count));
+  for (const Chunk& chunk : ChunksOf(piece)) {
+    entry.checksums.push_back(chunk.checksum());
+    RETURN_IF_ERROR(writer.Append(chunk.data, chunk.num_elements));
   }
   return absl::OkStatus();
 }
@@ -249,6 +263,29 @@ absl::StatusOr<std::string> WriteCheckpointPart(
     return status;
   }
   return EncodePart(entry);
+}
+
+std::vector<std::vector<uint64_t>> ChecksumsOf(
+    const std::vector<StatePiece>& pieces) {
+  std::vector<std::vector<uint64_t>> checksums;
+  for (const StatePiece& piece : pieces) {
+    std::vector<uint64_t>& of_piece = checksums.emplace_back();
+    for (const Chunk& chunk : ChunksOf(piece)) {
+      of_piece.push_back(chunk.checksum());
+    }
+  }
+  return checksums;
+}
+
+bool IsPartOf(const std::string& entry,
+              const std::vector<std::vector<uint64_t>>& checksums) {
+  const absl::StatusOr<ManifestFile> part = ParsePart(entry);
+  return part.ok() && std::equal(part->pieces.begin(), part->pieces.end(),
+                                 checksums.begin(), checksums.end(),
+                                 [](const ManifestPiece& piece,
+                                    const std::vector<uint64_t>& expected) {
+                                   return piece.checksums == expected;
+                                 });
 }
 
 absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,

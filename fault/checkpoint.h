@@ -52,6 +52,19 @@ absl::StatusOr<std::string> WriteCheckpointPart(
     Rank rank, const std::vector<StatePiece>& pieces,
     const PartPlacement& placement = {});
 
+// Returns the XXH3-64 of each chunk of each piece (4 MiB, the last one
+// shorter). A part of a checkpoint has the same ones of the pieces that it
+// holds.
+std::vector<std::vector<uint64_t>> ChecksumsOf(
+    const std::vector<StatePiece>& pieces);
+
+// Whether the part that `entry` describes has these checksums, which are
+// ChecksumsOf() the rank's owned pieces before they were written. False if a
+// bit of them flipped in memory in between. A flip between the checksum of a
+// chunk and its write makes a damaged file, which is found when it is read.
+bool IsPartOf(const std::string& entry,
+              const std::vector<std::vector<uint64_t>>& checksums);
+
 // Writes the manifest of all ranks' entries, makes it durable, renames it into
 // place, then deletes the earlier committed checkpoints beyond `keep` (this one
 // counts) and uncommitted remains of earlier steps. Later steps stay: they

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <memory>
 #include <string>
@@ -290,6 +291,111 @@ TEST(CheckpointTest, SavingAStepAgainNeverMixesParts) {
     EXPECT_EQ(CountWrong(loaded, 77), 0);
     EXPECT_EQ(files.List(path)->size(), 3u) << "two parts and a manifest";
   }
+}
+
+// Files of memory that flip a bit of `memory` before one operation on them.
+class FlippingFiles : public FaultyFileSystem {
+ public:
+  FlippingFiles(int flip_at, float* memory)
+      : operations_left_(flip_at), memory_(memory) {}
+  bool has_flipped() const { return operations_left_ < 0; }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(
+      const std::string& path) override {
+    BeginOperation();
+    auto file = FaultyFileSystem::Create(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(this, *std::move(file));
+  }
+
+ private:
+  class File : public WritableFile {
+   public:
+    File(FlippingFiles* files, std::unique_ptr<WritableFile> file)
+        : files_(*files), file_(std::move(file)) {}
+    absl::Status Append(const void* data, int64_t num_bytes) override {
+      files_.BeginOperation();
+      return file_->Append(data, num_bytes);
+    }
+    absl::Status Sync() override { return file_->Sync(); }
+    absl::Status Close() override { return file_->Close(); }
+
+   private:
+    FlippingFiles& files_;
+    const std::unique_ptr<WritableFile> file_;
+  };
+
+  void BeginOperation() {
+    if (operations_left_-- != 0) return;
+    *memory_ = std::bit_cast<float>(std::bit_cast<uint32_t>(*memory_) ^ 1u);
+  }
+
+  int operations_left_;
+  float* const memory_;
+};
+
+// Goal: a bit that flips in memory after its checksum was taken is never
+// restored as if it were right: the part is not that of the checksums, or its
+// bytes are not those of its entry, or the bit had been written before. Method:
+// flips at every moment of a write, in a piece amid the others; the checkpoint
+// is committed all the same and loaded.
+TEST(CheckpointTest, FindsBitsThatFlipWhileAPartIsWritten) {
+  const Layout layout;
+  int num_refused = 0, num_damaged = 0, num_harmless = 0;
+  for (int moment = 0;; ++moment) {
+    std::vector<RankState> state = MakeState(TinyModel(), layout);
+    FillState(state, 7);
+    const std::vector<StatePiece> owned = OwnedPieces(state[0].pieces);
+    const auto checksums = ChecksumsOf(owned);
+    FlippingFiles files(moment, owned[owned.size() / 2].data);
+    const CheckpointInfo info = InfoOf(layout, 5);
+    const absl::StatusOr<std::string> entry =
+        WriteCheckpointPart(files, kDirectory, info, Rank{0}, state[0].pieces);
+    ASSERT_TRUE(entry.ok()) << entry.status();
+    const bool is_part = IsPartOf(*entry, checksums);
+    if (!files.has_flipped()) {
+      EXPECT_TRUE(is_part);
+      break;
+    }
+    if (!is_part) {
+      ++num_refused;
+      continue;
+    }
+    ASSERT_TRUE(CommitCheckpoint(files, kDirectory, info, {*entry}, 1).ok());
+    std::vector<RankState> loaded = MakeState(TinyModel(), layout);
+    const absl::Status status =
+        LoadCheckpoint(files, ListCheckpoints(files, kDirectory)->front().path,
+                       loaded[0].pieces)
+            .status();
+    if (!status.ok()) {
+      EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+      ++num_damaged;
+      continue;
+    }
+    EXPECT_EQ(CountWrong(loaded, 7), 0) << "moment " << moment;
+    ++num_harmless;
+  }
+  EXPECT_GT(num_refused, 1);
+  EXPECT_EQ(num_damaged, 1);
+  EXPECT_GT(num_harmless, 1);
+}
+
+// Goal: the checksums that a part is held against belong to its pieces and no
+// others. Method: one checksum wrong, one piece too few, no entry.
+TEST(CheckpointTest, TellsWhoseChecksumsAPartHas) {
+  FaultyFileSystem files;
+  const Layout layout = {.data = 2, .zero = 1};
+  std::vector<RankState> state = MakeState(TinyModel(), layout);
+  FillState(state, 7);
+  const std::string entry = *WriteCheckpointPart(
+      files, kDirectory, InfoOf(layout, 5), Rank{1}, state[1].pieces);
+  auto checksums = ChecksumsOf(OwnedPieces(state[1].pieces));
+  EXPECT_TRUE(IsPartOf(entry, checksums));
+  EXPECT_FALSE(IsPartOf(entry, ChecksumsOf(OwnedPieces(state[0].pieces))));
+  EXPECT_FALSE(IsPartOf("{}", checksums));
+  checksums.back().back() ^= 1;
+  EXPECT_FALSE(IsPartOf(entry, checksums));
+  checksums.pop_back();
+  EXPECT_FALSE(IsPartOf(entry, checksums));
 }
 
 // Goal: parts that do not make a whole are refused and nothing is committed.

@@ -1,5 +1,5 @@
-// Checks what the job's state machine orders of hosts that go and come back, and
-// of the workers of a coordinator that comes back.
+// Checks what the job's state machine orders of hosts that go and come back,
+// and of the workers of a coordinator that comes back.
 
 #include <gtest/gtest.h>
 

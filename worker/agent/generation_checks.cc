@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "fault/checkpoint.h"
 #include "fault/replica_check.h"
 #include "worker/agent/generation_run.h"
 #include "worker/agent/parameter_hash.h"
@@ -57,9 +58,16 @@ absl::Status GenerationRun::SendStateHash(const JobSpec& job) {
   }
   std::vector<StatePiece> state;
   ASSIGN_OR_RETURN(state, trainer_->ReadState());
+  // One pass over the memory makes the hash and what a checkpoint is held
+  // against, so that no bit can flip between the two.
+  const std::vector<std::vector<uint64_t>> checksums = ChecksumsOf(state);
+  compared_ = {.step = trainer_->completed_steps()};
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i].is_owner) compared_.checksums.push_back(checksums[i]);
+  }
   protocol::ToCoordinator message = NewMessage();
-  message.mutable_state_hash()->set_step(trainer_->completed_steps());
-  message.mutable_state_hash()->set_hash(HashReplica(state));
+  message.mutable_state_hash()->set_step(compared_.step);
+  message.mutable_state_hash()->set_hash(HashReplica(checksums));
   client_->SendReliably(std::move(message));
   return absl::OkStatus();
 }

@@ -68,6 +68,11 @@ class GenerationRun {
   bool WaitUntilEnded(absl::Duration timeout);
 
  private:
+  // The owned pieces of the state whose hash was last sent to be compared.
+  struct ComparedState {
+    int64_t step = -1;
+    std::vector<std::vector<uint64_t>> checksums;  // ChecksumsOf().
+  };
   // The results of validation passes after a step.
   struct Validation {
     std::optional<double> loss;  // On the training data's held-out share.
@@ -102,7 +107,7 @@ class GenerationRun {
   // that began.
   absl::Status RepeatBadStep(StepResult* result);
   // Sends the hash of what this rank's replicas hold alike after the newest
-  // step.
+  // step, and keeps its checksums as compared_.
   absl::Status SendStateHash(const JobSpec& job);
   // Makes `result` that of the newest step; reports the one it replaces.
   absl::Status CatchUp(std::optional<StepResult>* result);
@@ -166,6 +171,9 @@ class GenerationRun {
   // State of training, used on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;
+  std::optional<StepResult> result_;  // The newest that is known.
+  int64_t reported_step_ = 0;         // By ReportStep().
+  ComparedState compared_;
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;

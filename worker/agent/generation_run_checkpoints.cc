@@ -1,6 +1,8 @@
 // Checkpoints of a generation: when one is due, and handing its snapshot to the
 // writer. See generation_run.h.
 
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -66,25 +68,34 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
   snapshot_refused_ = !has_memory;
   if (has_memory) RETURN_IF_ERROR(snapshot.status());
   const bool holds_up_training = has_memory && (*snapshot)->is_in_place();
+  std::optional<std::vector<std::vector<uint64_t>>> compared;
+  if (compared_.step == step) compared = compared_.checksums;
   // The object that this is called by may be gone by then.
-  const auto on_written =
-      [client = client_, message = NewMessage(), step,
-       waited_s = MonotonicSeconds() - began_s, holds_up_training](
-          const absl::StatusOr<std::string>& entry, double seconds) {
-        protocol::ToCoordinator written = message;
-        protocol::CheckpointPart* part = written.mutable_checkpoint_part();
-        part->set_step(step);
-        part->set_waited_s(waited_s + (holds_up_training ? seconds : 0));
-        part->set_written_s(seconds);
-        if (entry.ok()) {
-          part->set_entry(*entry);
-        } else {
-          // A full disk must not end the training; the coordinator says so
-          // aloud.
-          part->set_error(std::string(entry.status().message()));
-        }
-        client->SendReliably(std::move(written));
-      };
+  const auto on_written = [client = client_, message = NewMessage(), step,
+                           compared = std::move(compared),
+                           waited_s = MonotonicSeconds() - began_s,
+                           holds_up_training](
+                              const absl::StatusOr<std::string>& entry,
+                              double seconds) {
+    protocol::ToCoordinator written = message;
+    protocol::CheckpointPart* part = written.mutable_checkpoint_part();
+    part->set_step(step);
+    part->set_waited_s(waited_s + (holds_up_training ? seconds : 0));
+    part->set_written_s(seconds);
+    if (entry.ok() && compared.has_value() && !IsPartOf(*entry, *compared)) {
+      part->set_error(
+          "the state changed in this process's memory after its replicas "
+          "were compared and before it was written");
+      part->set_memory_changed(true);
+    } else if (entry.ok()) {
+      part->set_entry(*entry);
+    } else {
+      // A full disk must not end the training; the coordinator says so
+      // aloud.
+      part->set_error(std::string(entry.status().message()));
+    }
+    client->SendReliably(std::move(written));
+  };
   if (!has_memory) {
     on_written(snapshot.status(), 0);
     return absl::OkStatus();

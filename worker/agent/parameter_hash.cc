@@ -25,12 +25,10 @@ bool IsMoment(const StatePiece& piece) {
 
 }  // namespace
 
-uint64_t HashReplica(const std::vector<StatePiece>& pieces) {
+uint64_t HashReplica(const std::vector<std::vector<uint64_t>>& checksums) {
   uint64_t hash = 0;
-  for (const StatePiece& piece : pieces) {
-    const auto num_bytes =
-        static_cast<size_t>(piece.end - piece.begin) * sizeof(float);
-    hash = Mix(hash) ^ XXH3_64bits(piece.data, num_bytes);
+  for (const std::vector<uint64_t>& of_piece : checksums) {
+    for (const uint64_t checksum : of_piece) hash = Mix(hash) ^ checksum;
   }
   return hash;
 }

@@ -16,10 +16,10 @@ namespace millrace {
 // ranks is the model's; moments do not count.
 uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces);
 
-// A hash of the parameters and moments that the ranks of a data group hold alike
-// in host memory (fault/replica_check.h), at the speed of memory. `pieces`: all
-// of the rank's.
-uint64_t HashReplica(const std::vector<StatePiece>& pieces);
+// A hash of the parameters and moments that the ranks of a data group hold
+// alike (fault/replica_check.h). `checksums`: ChecksumsOf() all of the rank's
+// pieces.
+uint64_t HashReplica(const std::vector<std::vector<uint64_t>>& checksums);
 
 }  // namespace millrace
 
