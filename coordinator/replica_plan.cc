@@ -9,13 +9,12 @@
 #include "base/units.h"
 #include "fault/replicas.h"
 #include "planner/program/parameters.h"
+#include "planner/search/snapshot_plan.h"
 
 namespace millrace {
 namespace {
 
 constexpr char kKey[] = "fault.replica_interval_steps";
-// Parameter and two moments.
-constexpr int64_t kBytesOfElement = 3 * sizeof(float);
 // Bytes that one core of a common server copies in a second, and TCP brings
 // between processes of one host, and between hosts on ten gigabits.
 constexpr double kCopyBytesPerSecond = 4e9;
@@ -36,11 +35,11 @@ int32_t MostCopiesKept(const std::vector<std::optional<Rank>>& partners) {
 int64_t PartBytes(const ModelSpec& model, const Layout& layout) {
   int64_t most = 0;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    const StageParameters parameters =
-        BuildStageParameters(model, layout, stage);
-    most = std::max(most, parameters.num_elements / layout.data);
+    most = std::max(
+        most,
+        StateBytesOfRank(BuildStageParameters(model, layout, stage), layout));
   }
-  return most * kBytesOfElement;
+  return most;
 }
 
 absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
@@ -76,7 +75,8 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
                                                 : several_hosts
                                                     ? kNetworkBytesPerSecond
                                                     : kLoopbackBytesPerSecond,
-                            .shares_processors = !job.resources.uses_cuda()};
+                            .shares_processors = !job.resources.uses_cuda(),
+                            .stall_s = facts.stall_s};
   plan.interval_steps = asked.value_or(ReplicaInterval(cost));
   const int32_t num_kept = MostCopiesKept(plan.partners);
   plan.host_bytes =

@@ -21,6 +21,8 @@ struct ReplicaFacts {
   std::vector<std::string> hosts;  // By rank.
   // Host memory that is left for a rank's copies; absent: not known.
   std::optional<int64_t> memory_bytes;
+  // Seconds that a GPU stalls for each (planner/search/snapshot_plan.h).
+  double stall_s = 0;
 };
 
 struct ReplicaPlan {

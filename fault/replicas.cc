@@ -193,7 +193,7 @@ bool HasLiveReplicas(const Layout& layout,
 }
 
 double ReplicaSeconds(const ReplicaCost& cost) {
-  if (!cost.shares_processors) return kSecondsOfEach;
+  if (!cost.shares_processors) return kSecondsOfEach + cost.stall_s;
   return kSecondsOfEach + kPassesOfEach * static_cast<double>(cost.part_bytes) /
                               cost.copy_bytes_per_s;
 }

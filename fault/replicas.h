@@ -98,6 +98,7 @@ struct ReplicaCost {
   double send_bytes_per_s = 0;  // 0: nothing is sent.
   // The processors that copy and send are those that train.
   bool shares_processors = false;
+  double stall_s = 0;  // That training stands still while a GPU is read.
 };
 // Seconds that training loses for one copy.
 double ReplicaSeconds(const ReplicaCost& cost);
