@@ -31,9 +31,12 @@ double MeanTimeBetweenFailures(const GoodputSpec& spec,
   return device_s / (1 + observed.num_failures) / observed.num_devices;
 }
 
-CheckpointCost GuessCheckpointCost(int64_t part_bytes, int32_t ranks_per_host) {
+CheckpointCost GuessCheckpointCost(
+    int64_t part_bytes, int32_t ranks_per_host,
+    const std::optional<SnapshotPlan>& predicted) {
   const auto bytes = static_cast<double>(part_bytes);
-  return {.stall_s = bytes / kCopiedBytesPerSecond,
+  return {.stall_s = predicted.has_value() ? predicted->stall_s
+                                           : bytes / kCopiedBytesPerSecond,
           .write_s = bytes * ranks_per_host / kDiskBytesPerSecond};
 }
 

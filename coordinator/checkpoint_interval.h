@@ -5,9 +5,11 @@
 #define MILLRACE_COORDINATOR_CHECKPOINT_INTERVAL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "planner/job/job.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 
@@ -25,14 +27,19 @@ double MeanTimeBetweenFailures(const GoodputSpec& spec,
                                const ObservedFailures& observed);
 
 struct CheckpointCost {
-  double stall_s = 0;  // Training stands still so long for each.
+  // Training stands still so long for each: the host, measured, and on GPUs the
+  // device, as the plan predicts it (planner/search/snapshot_plan.h).
+  double stall_s = 0;
   double write_s = 0;  // From its step until it counts, beside training.
   bool is_measured = false;
 };
 
-// The assumed cost of the first checkpoint: a rank's part is copied, and those
-// of a host's ranks are written to a disk of 500 MB/s.
-CheckpointCost GuessCheckpointCost(int64_t part_bytes, int32_t ranks_per_host);
+// The assumed cost of the first checkpoint: a rank's part is copied, unless the
+// plan predicts the stall, and those of a host's ranks are written to a disk of
+// 500 MB/s.
+CheckpointCost GuessCheckpointCost(
+    int64_t part_bytes, int32_t ranks_per_host,
+    const std::optional<SnapshotPlan>& predicted);
 
 struct IntervalInput {
   CheckpointCost cost;

@@ -207,11 +207,18 @@ void JobRunner::OnCommitEnd(Commit& commit, const CommitOutcome& outcome) {
     written_s = std::max(written_s, part.written_s);
   }
   last_write_s_ = written_s;
-  checkpoint_cost_ = {.stall_s = waited_s,
-                      .write_s = written_s + outcome.seconds,
-                      .is_measured = true};
-  commit_detail_ = absl::StrCat("training waited ", FormatSeconds(waited_s),
-                                "; written in ", FormatSeconds(written_s));
+  const std::optional<SnapshotPlan>& predicted = plan_->snapshots;
+  checkpoint_cost_ = {
+      .stall_s = waited_s + (predicted.has_value() ? predicted->stall_s : 0),
+      .write_s = written_s + outcome.seconds,
+      .is_measured = true};
+  commit_detail_ =
+      absl::StrCat("training waited ", FormatSeconds(waited_s),
+                   predicted.has_value()
+                       ? absl::StrCat("; predicted stall of the next step ",
+                                      FormatSeconds(predicted->stall_s))
+                       : "",
+                   "; written in ", FormatSeconds(written_s));
   parts_.erase(parts_.begin(), parts_.upper_bound(commit.step));
   ExportStep(commit.step, outcome.path);
   Handle(StepCommitted{commit.generation, commit.step});
@@ -250,10 +257,11 @@ bool JobRunner::GiveUp(Commit& commit) {
 IntervalChoice JobRunner::ChooseInterval() const {
   const double measured_s = output_->MedianStepTime();
   return ChooseCheckpointInterval(
-      {.cost = checkpoint_cost_.is_measured
-                   ? checkpoint_cost_
-                   : GuessCheckpointCost(PartBytes(job_.model, plan_->layout),
-                                         plan_->ranks_per_host),
+      {.cost =
+           checkpoint_cost_.is_measured
+               ? checkpoint_cost_
+               : GuessCheckpointCost(PartBytes(job_.model, plan_->layout),
+                                     plan_->ranks_per_host, plan_->snapshots),
        .step_s = measured_s > 0 ? measured_s : plan_->step_time_s,
        .mean_time_between_failures_s = MeanTimeBetweenFailures(
            job_.goodput, {.num_devices = plan_->layout.num_ranks(),

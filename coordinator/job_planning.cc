@@ -21,6 +21,7 @@
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "planner/job/layout_space.h"
+#include "planner/search/snapshot_plan.h"
 
 namespace millrace {
 namespace {
@@ -291,9 +292,9 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     return;
   }
   members.resize(plan.layout.num_ranks());
-  const absl::StatusOr<ReplicaPlan> replicas =
-      ReplicaPlanOf(plan.layout, plan.prediction.step_time_s,
-                    FailureDomains(members), plan.prediction.memory_bytes());
+  const absl::StatusOr<ReplicaPlan> replicas = ReplicaPlanOf(
+      plan.layout, plan.prediction.step_time_s, FailureDomains(members),
+      plan.prediction.memory_bytes(), plan.snapshots);
   if (!replicas.ok()) {
     Handle(PlanRefused{std::string(replicas.status().message())});
     return;
@@ -304,6 +305,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .memory_bytes = plan.prediction.memory_bytes(),
            .program_hashes = plan.program_hashes,
            .compute_s = ComputeSecondsByStage(plan),
+           .snapshots = plan.snapshots,
            .ranks_per_host = Devices().ranks_per_host,
            .resume_path = again ? plan_->resume_path : outcome.resume.path,
            .members = members,
@@ -328,6 +330,10 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
       plan.num_idle_devices == 0
           ? ""
           : absl::StrCat("; ", plan.num_idle_devices, " devices stay idle")));
+  if (plan_->snapshots.has_value()) {
+    progress_->Line(absl::StrCat("snapshots of the state: ",
+                                 SnapshotText(*plan_->snapshots)));
+  }
   if (!replica_plan_->warning.empty()) {
     progress_->Line(absl::StrCat("warning: ", replica_plan_->warning));
   }

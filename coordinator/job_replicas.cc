@@ -40,10 +40,11 @@ std::string StepsTrainedAgain(int64_t count) {
 
 absl::StatusOr<ReplicaPlan> JobRunner::ReplicaPlanOf(
     const Layout& layout, double step_s, const std::vector<std::string>& hosts,
-    int64_t memory_bytes) const {
+    int64_t memory_bytes, const std::optional<SnapshotPlan>& snapshots) const {
   ReplicaFacts facts = {.step_s = step_s,
                         .hosts = hosts,
                         .are_agents = !state_->HasSeveralHosts()};
+  if (snapshots.has_value()) facts.stall_s = snapshots->stall_s;
   // On a CPU the copies lie beside the arenas; what the hosts of GPUs have left
   // is seen when copies are taken.
   const int64_t device_bytes = Devices().memory_bytes;
@@ -67,9 +68,9 @@ std::vector<std::string> JobRunner::FailureDomains(
 void JobRunner::AddReplicas(protocol::StartGeneration* start) {
   if (!replica_plan_.has_value()) {
     // The plan is of an earlier coordinator, which has warned and refused.
-    const absl::StatusOr<ReplicaPlan> replicas =
-        ReplicaPlanOf(plan_->layout, plan_->step_time_s,
-                      FailureDomains(plan_->members), plan_->memory_bytes);
+    const absl::StatusOr<ReplicaPlan> replicas = ReplicaPlanOf(
+        plan_->layout, plan_->step_time_s, FailureDomains(plan_->members),
+        plan_->memory_bytes, plan_->snapshots);
     replica_plan_ = replicas.ok() ? *replicas : ReplicaPlan{};
   }
   start->set_replica_interval_steps(replica_plan_->interval_steps);

@@ -114,6 +114,9 @@ void JobRunner::BeginPrepared(const BeginGeneration& action,
   for (uint64_t hash : plan_->program_hashes) {
     start->add_program_hashes(hash);
   }
+  if (plan_->snapshots.has_value()) {
+    start->set_staged_bytes(plan_->snapshots->staged_bytes);
+  }
   checkpoint_folders_ = {};
   if (prepared.resume_step.has_value()) resume_step_ = prepared.resume_step;
   const absl::Status found = prepared.folders.status();

@@ -290,7 +290,8 @@ class JobRunner {
   // Copies of the state in memory; job_replicas.cc.
   absl::StatusOr<ReplicaPlan> ReplicaPlanOf(
       const Layout& layout, double step_s,
-      const std::vector<std::string>& hosts, int64_t memory_bytes) const;
+      const std::vector<std::string>& hosts, int64_t memory_bytes,
+      const std::optional<SnapshotPlan>& snapshots) const;
   // What may be lost at once with each member: its host, or its agent where all
   // are on one host.
   std::vector<std::string> FailureDomains(

@@ -276,6 +276,10 @@ std::string PlanRecordToJson(const PlanRecord& record) {
   const CopyEngineUse& use = layout.copy_engines;
   Json members = Json::array();
   for (WorkerIdx worker : record.members) members.push_back(ToInt(worker));
+  Json snapshots = Json::array();  // Empty: none.
+  if (record.snapshots.has_value()) {
+    snapshots = {record.snapshots->staged_bytes, record.snapshots->stall_s};
+  }
   Json sizes;
   for (const LayoutSize& row : LayoutSizes()) {
     sizes[row.name] = layout.*row.size;
@@ -301,6 +305,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
       {"memory_bytes", record.memory_bytes},
       {"program_hashes", record.program_hashes},
       {"compute_s", record.compute_s},
+      {"snapshots", snapshots},
       {"ranks_per_host", record.ranks_per_host},
       {"resume_path", record.resume_path},
       {"members", members},
@@ -367,6 +372,11 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
     record.program_hashes =
         parsed.at("program_hashes").get<std::vector<uint64_t>>();
     record.compute_s = parsed.at("compute_s").get<std::vector<double>>();
+    const Json snapshots = parsed.value("snapshots", Json::array());
+    if (!snapshots.empty()) {
+      record.snapshots = {.staged_bytes = snapshots.at(0),
+                          .stall_s = snapshots.at(1)};
+    }
     record.ranks_per_host = parsed.at("ranks_per_host");
     record.resume_path = parsed.at("resume_path");
     for (const Json& worker : parsed.at("members")) {

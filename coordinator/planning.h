@@ -100,6 +100,7 @@ struct PlanRecord {
   std::vector<uint64_t> program_hashes;
   // Predicted seconds that a rank computes a step, by stage; empty: not known.
   std::vector<double> compute_s;
+  std::optional<SnapshotPlan> snapshots;  // Plan::snapshots.
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.
   std::vector<WorkerIdx> members;         // By rank.

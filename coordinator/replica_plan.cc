@@ -9,14 +9,13 @@
 #include "base/units.h"
 #include "fault/replicas.h"
 #include "planner/program/parameters.h"
+#include "planner/search/snapshot_plan.h"
 
 namespace millrace {
 namespace {
 
 constexpr char kIntervalKey[] = "fault.replica_interval_steps";
 constexpr char kPartnersKey[] = "fault.replica_partners";
-// Parameter and two moments.
-constexpr int64_t kBytesOfElement = 3 * sizeof(float);
 // Bytes that one core of a common server copies in a second, and TCP brings
 // between processes of one host, and between hosts on ten gigabits.
 constexpr double kCopyBytesPerSecond = 4e9;
@@ -62,7 +61,8 @@ Copies CopiesTo(int32_t num_partners, const JobSpec& job,
       .num_partners = copies.partners.empty()
                           ? 0
                           : static_cast<int32_t>(copies.partners[0].size()),
-      .shares_processors = !job.resources.uses_cuda()};
+      .shares_processors = !job.resources.uses_cuda(),
+      .stall_s = facts.stall_s};
   copies.interval_steps = asked.value_or(ReplicaInterval(copies.cost));
   const auto fit = [&] {
     copies.host_bytes =
@@ -134,11 +134,11 @@ std::string LopsidedHosts(const Copies& copies, const ReplicaFacts& facts) {
 int64_t PartBytes(const ModelSpec& model, const Layout& layout) {
   int64_t most = 0;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    const StageParameters parameters =
-        BuildStageParameters(model, layout, stage);
-    most = std::max(most, parameters.num_elements / layout.data);
+    most = std::max(
+        most,
+        StateBytesOfRank(BuildStageParameters(model, layout, stage), layout));
   }
-  return most * kBytesOfElement;
+  return most;
 }
 
 absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,

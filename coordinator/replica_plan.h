@@ -23,6 +23,8 @@ struct ReplicaFacts {
   bool are_agents = false;
   // Host memory that is left for a rank's copies; absent: not known.
   std::optional<int64_t> memory_bytes;
+  // Seconds that a GPU stalls for each (planner/search/snapshot_plan.h).
+  double stall_s = 0;
 };
 
 struct ReplicaPlan {

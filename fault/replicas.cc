@@ -256,7 +256,7 @@ bool HasLiveReplicas(const Layout& layout,
 }
 
 double ReplicaSeconds(const ReplicaCost& cost) {
-  if (!cost.shares_processors) return kSecondsOfEach;
+  if (!cost.shares_processors) return kSecondsOfEach + cost.stall_s;
   return kSecondsOfEach + CopySeconds(cost);
 }
 

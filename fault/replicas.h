@@ -104,6 +104,7 @@ struct ReplicaCost {
   int32_t num_partners = 1;     // Each part is sent to one after the other.
   // The processors that copy and send are those that train.
   bool shares_processors = false;
+  double stall_s = 0;  // That training stands still while a GPU is read.
 };
 // Seconds that training loses for one copy.
 double ReplicaSeconds(const ReplicaCost& cost);

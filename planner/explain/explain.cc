@@ -16,6 +16,7 @@
 #include "planner/profile/learnt_history.h"
 #include "planner/search/prediction.h"
 #include "planner/search/search_budget.h"
+#include "planner/search/snapshot_plan.h"
 #include "planner/text/page.h"
 
 namespace millrace {
@@ -55,6 +56,9 @@ std::string RankMemoryText(const Plan& plan) {
           ? ""
           : absl::StrCat(" (moments in ", Describe(moments).name, ")"),
       ", step ", FormatBytes(prediction.step_bytes),
+      prediction.staged_bytes == 0
+          ? ""
+          : absl::StrCat(", snapshots ", FormatBytes(prediction.staged_bytes)),
       other >= kMiB ? absl::StrCat(", other ", FormatBytes(other)) : "");
 }
 
@@ -179,7 +183,11 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
           absl::StrCat("bubble ", Percent(prediction.bubble_fraction),
                        " of the step, exposed communication ",
                        Percent(prediction.exposed_communication_fraction))),
-      NamedLine("memory", RankMemoryText(plan)), RecomputeText(plan),
+      NamedLine("memory", RankMemoryText(plan)),
+      NamedLine("snapshots", plan.snapshots.has_value()
+                                 ? SnapshotText(*plan.snapshots)
+                                 : ""),
+      RecomputeText(plan),
       answers.next_step.empty()
           ? ""
           : NamedLine("levers", NextStepText(plan, answers.next_step)),

@@ -250,6 +250,10 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
          {"saved_bytes", price.bytes},
          {"seconds", price.seconds}});
   }
+  if (plan.snapshots.has_value()) {
+    json["snapshots"] = {{"staged_bytes", plan.snapshots->staged_bytes},
+                         {"stall_s", plan.snapshots->stall_s}};
+  }
   json["alternatives"] = OrderedJson::array();
   for (const Alternative& alternative : plan.alternatives) {
     const Prediction& prediction = alternative.prediction;

@@ -26,7 +26,9 @@ Float8Gain GainOf(std::string setting, PlanningCase in_float8,
     return gain;
   }
   gain.step_time_s = plan->prediction.step_time_s;
-  gain.memory_bytes = plan->prediction.memory_bytes();
+  // Snapshots use what the layout leaves free.
+  gain.memory_bytes =
+      plan->prediction.memory_bytes() - plan->prediction.staged_bytes;
   return gain;
 }
 

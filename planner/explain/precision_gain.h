@@ -16,7 +16,8 @@ struct Float8Gain {
   std::string setting;  // Of the job: "training.precision: fp8".
   // The chosen layout with that setting.
   double step_time_s = 0;
-  int64_t memory_bytes = 0;  // On the rank that uses most.
+  // On the rank that uses most, without what snapshots are staged in.
+  int64_t memory_bytes = 0;
   // Not empty: why there is no such figure, for one since the shapes forbid
   // it or the profile has no times of 8-bit products.
   std::string unknown;

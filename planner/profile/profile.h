@@ -97,6 +97,15 @@ struct MemoryOverhead {
                          const MemoryOverhead&) = default;
 };
 
+// The way between a device and the memory of its host.
+struct HostLink {
+  // What a copy engine downloads to page-locked memory, while those of all
+  // devices of the host do. 0: not known.
+  double to_host_bytes_per_s = 0;
+  std::string source;
+  friend bool operator==(const HostLink&, const HostLink&) = default;
+};
+
 // One kind of device by its data sheet, and the constants with which
 // planner/cost/sheet_times.h prices ops that no table has. Zero: not stated.
 struct DeviceSpec {
@@ -221,6 +230,7 @@ struct HardwareProfile {
   int32_t ranks_per_host = 1;       // Neighbours in rank order share a host.
   int64_t device_memory_bytes = 0;  // Available to one rank.
   MemoryOverhead memory_overhead;
+  HostLink host_link;
   double launch_overhead_s = 0;  // For each instruction.
   std::vector<GemmTime> gemms;
   std::vector<AttentionTime> attention;

@@ -93,6 +93,12 @@ void VisitFields(Visitor& visit, MemoryOverhead& overhead) {
 }
 
 template <typename Visitor>
+void VisitFields(Visitor& visit, HostLink& link) {
+  visit("to_host_bytes_per_s", link.to_host_bytes_per_s);
+  visit("source", link.source);
+}
+
+template <typename Visitor>
 void VisitFields(Visitor& visit, DeviceSpec& device) {
   visit("name", device.name);
   visit("multiprocessors", device.multiprocessors);
@@ -191,6 +197,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("ranks_per_host", profile.ranks_per_host);
   visit("device_memory_bytes", profile.device_memory_bytes);
   visit.Optional("memory_overhead", profile.memory_overhead);
+  visit.Optional("host_link", profile.host_link);
   visit("launch_overhead_s", profile.launch_overhead_s);
   visit("compute_contention", profile.compute_contention);
   visit.Optional("overlap", profile.overlap);

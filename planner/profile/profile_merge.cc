@@ -319,6 +319,7 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   MergeContention(sorted, &profile);
   TakeNewest(sorted, &HardwareProfile::device_memory_bytes, &profile);
   profile.memory_overhead = MergeMemoryOverhead(sorted);
+  TakeNewest(sorted, &HardwareProfile::host_link, &profile);
   TakeNewest(sorted, &HardwareProfile::launch_overhead_s, &profile);
   TakeNewest(sorted, &HardwareProfile::overlap, &profile);
   TakeNewest(sorted, &HardwareProfile::copy_engine_overlap, &profile);

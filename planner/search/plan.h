@@ -44,6 +44,9 @@ struct Prediction {
   int64_t step_bytes = 0;
   // Device memory outside both arenas (HardwareProfile::memory_overhead).
   int64_t overhead_bytes = 0;
+  // Of the chosen layout: device memory for snapshots of the training state
+  // (planner/search/snapshot_plan.h).
+  int64_t staged_bytes = 0;
   // The parts of persistent_bytes.
   int64_t parameter_bytes = 0;
   int64_t gradient_bytes = 0;
@@ -59,7 +62,7 @@ struct Prediction {
   std::optional<double> step_time_low_s;
   std::optional<double> step_time_high_s;
   int64_t memory_bytes() const {
-    return persistent_bytes + step_bytes + overhead_bytes;
+    return persistent_bytes + step_bytes + overhead_bytes + staged_bytes;
   }
 };
 
@@ -83,6 +86,16 @@ struct Alternative {
   std::string brief_reason;
 };
 
+// How GPUs copy their training state to host memory while training goes on
+// (planner/search/snapshot_plan.h).
+struct SnapshotPlan {
+  // Device memory of each rank for the part of its state that is staged.
+  int64_t staged_bytes = 0;
+  // Predicted seconds that training loses for one snapshot.
+  double stall_s = 0;
+  friend bool operator==(const SnapshotPlan&, const SnapshotPlan&) = default;
+};
+
 struct Plan {
   Layout layout;
   // Workers cannot execute the layout or the model yet: no timeline and no
@@ -100,6 +113,8 @@ struct Plan {
   // The training Programs that `timeline` is of, by stage. Null where
   // `program_hashes` is empty.
   std::shared_ptr<const std::vector<Program>> programs;
+  // Nothing where no snapshots are taken or their cost is not known.
+  std::optional<SnapshotPlan> snapshots;
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
   // The share by which any layout could at most be faster, by the closed form,

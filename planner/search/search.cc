@@ -28,6 +28,7 @@
 #include "planner/search/plan_choice.h"
 #include "planner/search/program_prediction.h"
 #include "planner/search/search_budget.h"
+#include "planner/search/snapshot_plan.h"
 #include "planner/search/variants.h"
 
 namespace millrace {
@@ -335,8 +336,18 @@ class Search {
     if (plan.layout.recompute != Recompute::kNone) {
       plan.recompute_prices = BestFirst(model_.PriceRecompute(plan.layout));
     }
+    PlanSnapshotsFor(&plan);
     AddWarnings(chosen, &plan);
     return plan;
+  }
+
+  void PlanSnapshotsFor(Plan* plan) const {
+    if (plan->programs == nullptr) return;
+    plan->snapshots = PlanSnapshotsOf(input_.job, *plan->programs,
+                                      plan->timeline, cost_, memory_limit_);
+    if (plan->snapshots.has_value()) {
+      plan->prediction.staged_bytes = plan->snapshots->staged_bytes;
+    }
   }
 
   void AddWarnings(const Finalist& chosen, Plan* plan) const {

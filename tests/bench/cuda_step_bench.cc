@@ -97,6 +97,7 @@ struct Settings {
   std::string recompute = "none";
   int32_t planned = 0;
   std::optional<Prediction> prediction;  // The planned layout's.
+  int64_t staged_bytes = 0;              // The same plan's.
 };
 
 absl::StatusOr<CostModel> LoadCostModel(const JobSpec& job) {
@@ -110,6 +111,7 @@ absl::Status TakePlan(Settings* s) {
                    FindPlan({.job = s->job, .num_devices = s->planned}, cost));
   s->layout = std::move(plan.layout);
   s->prediction = std::move(plan.prediction);
+  s->staged_bytes = s->prediction->staged_bytes;
   return absl::OkStatus();
 }
 
@@ -431,7 +433,8 @@ absl::Status RunJob(const Settings& s, const std::string& path,
       CreateCudaTrainer({.job = s.job,
                          .layout = s.layout,
                          .rank = Rank{s.rank},
-                         .batches = &batches},
+                         .batches = &batches,
+                         .staged_bytes = s.staged_bytes},
                         s.device, &store,
                         {.use_graphs = s.graphs != 0,
                          .note_progress = s.notes != 0,

@@ -6,7 +6,7 @@ for hanging, then loses a worker to kill -9 three times. Prints where the time w
 takes some 60 s.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
-and the steps after the checkpoint.
+the steps after the checkpoint, and the stall that the plan predicted for them.
 
     tests/bench/fault_times.py MILLRACE [--job 1b|8b] [--profile FILE] [--folder DIR]
 
@@ -145,6 +145,12 @@ def train_8b(arguments, folder):
               ", ".join(f"{times[step]:.4f}" for step in range(30, 35)))
         print(f"8B: the two steps after the checkpoint take {1e3 * more:.1f} ms more, "
               f"{100 * more / (50 * median):.3f} % of 50 steps; {target}")
+        snapshots = json.loads((run.latest / "plan.json").read_text()).get("snapshots")
+        if snapshots:
+            stall = snapshots["stall_s"]
+            print(f"8B: predicted stall {1e3 * stall:.1f} ms, "
+                  f"{100 * stall / (50 * median):.3f} % of 50 steps, with "
+                  f"{snapshots['staged_bytes'] / 2**30:.1f} GiB a GPU staged")
         run.wait_for("end", lambda: run.events("finished"))
         for event in run.events("checkpoint_committed") + run.events("planned"):
             print(f"    {event}")

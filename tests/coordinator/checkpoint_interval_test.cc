@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "planner/fleet/goodput.h"
 
@@ -81,10 +82,16 @@ TEST(CheckpointIntervalTest, LearnsHowOftenTheJobFails) {
 }
 
 // Goal: before there is a measurement the interval follows from a guess, and
-// says so. Method: a part of 1 GB on a host of eight ranks.
+// says so; a stall that the plan predicts is no guess. Method: a part of 1 GB
+// on a host of eight ranks.
 TEST(CheckpointIntervalTest, GuessesUntilOneIsWritten) {
-  const CheckpointCost guess = GuessCheckpointCost(1'000'000'000, 8);
+  const CheckpointCost guess =
+      GuessCheckpointCost(1'000'000'000, 8, std::nullopt);
   EXPECT_DOUBLE_EQ(guess.stall_s, 0.25);
+  const CheckpointCost predicted =
+      GuessCheckpointCost(1'000'000'000, 8, SnapshotPlan{.stall_s = 0.01});
+  EXPECT_DOUBLE_EQ(predicted.stall_s, 0.01);
+  EXPECT_DOUBLE_EQ(predicted.write_s, guess.write_s);
   EXPECT_DOUBLE_EQ(guess.write_s, 16);
   EXPECT_THAT(
       ChooseCheckpointInterval(

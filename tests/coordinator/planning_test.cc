@@ -35,11 +35,15 @@ TEST(PlanRecordTest, RoundTrips) {
                              .step_time_s = 0.125,
                              .memory_bytes = 123456789012,
                              .program_hashes = {1, ~uint64_t{0}},
+                             .snapshots = SnapshotPlan{int64_t{5} << 30, 0.01},
                              .ranks_per_host = 8,
                              .resume_path = "a/step-00000007"};
   const auto read = PlanRecordFromJson(PlanRecordToJson(record));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, record);
+  PlanRecord without = record;
+  without.snapshots.reset();
+  EXPECT_EQ(*PlanRecordFromJson(PlanRecordToJson(without)), without);
   EXPECT_EQ(PlanRecordFromJson("{}").status().code(),
             absl::StatusCode::kDataLoss);
   for (const char* word : {"\"bf16\"", "\"list\""}) {

@@ -54,6 +54,11 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   EXPECT_THAT(on_gpus->partners[0], ElementsAre(Rank{2}));
   EXPECT_EQ(on_gpus->interval_steps, 7);
   EXPECT_EQ(on_gpus->host_bytes, 5 * on_gpus->part_bytes);
+  EXPECT_THAT(on_gpus->description, HasSubstr("0.01 % of the step"));
+  ReplicaFacts stalling = facts;
+  stalling.stall_s = 0.035;  // A hundredth of seven steps.
+  EXPECT_THAT(PlanReplicas(job, LayoutOf(4, 0), stalling)->description,
+              HasSubstr("1.01 % of the step"));
   job.fault.replica_interval_steps = 0;
   EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 1), facts)->interval_steps, 0);
 }

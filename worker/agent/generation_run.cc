@@ -276,7 +276,8 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
       .batches = batches_.get(),
       .abort_requested = &start_ended_,
       .progress = &progress_,
-      .takes_replicas = message_.replica_interval_steps() > 0};
+      .takes_replicas = message_.replica_interval_steps() > 0,
+      .staged_bytes = message_.staged_bytes()};
   if (LoadsWhileMaking(job)) {
     options.loader = StateLoader{
         .load = [this](const LoadableState& state) { return LoadState(state); },

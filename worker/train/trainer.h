@@ -50,6 +50,9 @@ struct TrainerOptions {
   // Copies of the state in memory will be taken, whatever the job's checkpoints
   // are.
   bool takes_replicas = false;
+  // Memory of a GPU in which a part of each snapshot is staged, as the plan
+  // says (planner/search/snapshot_plan.h).
+  int64_t staged_bytes = 0;
   // Loads the state that training goes on from, as soon as there is memory for
   // it and beside all that follows; none: training begins at initial weights.
   // Its errors are those of making the trainer.

@@ -144,6 +144,22 @@ TEST(ProfileFileTest, KeepsMemoryOverhead) {
   EXPECT_EQ(again->memory_overhead, profile.memory_overhead);
 }
 
+// Goal: the way to the host is kept, and is not known where a file does not say
+// it; a rate below zero is refused. Method: there and back.
+TEST(ProfileFileTest, KeepsTheHostLink) {
+  HardwareProfile profile = SmallProfile();
+  EXPECT_EQ(ProfileToYaml(profile).find("host_link"), std::string::npos);
+  profile.host_link = {.to_host_bytes_per_s = 5e10, .source = "measured"};
+  const std::string yaml = ProfileToYaml(profile);
+  const auto again = ParseProfile(yaml, "profile.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->host_link, profile.host_link);
+  const auto below =
+      ParseProfile(absl::StrReplaceAll(yaml, {{"5e+10", "-5e+10"}}), "p.yaml");
+  EXPECT_THAT(std::string(below.status().message()),
+              HasSubstr("to_host_bytes_per_s"));
+}
+
 // Goal: what one GPU alone measures is read again: no communicators, no tables
 // of communication, no copy engines. Method: such a profile, there and back;
 // bytes below zero are still refused.

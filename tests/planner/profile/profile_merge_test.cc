@@ -191,6 +191,7 @@ TEST(ProfileMergeTest, TakesTheNewestThatStatesAValue) {
   old.profile.device = young.profile.device = sheet.profile.device;
   old.profile.memory_overhead = {.process = 5};
   old.profile.overlap = {.compute = 1.5, .communication = 2, .waits = true};
+  old.profile.host_link = {.to_host_bytes_per_s = 5e10, .source = "old"};
   young.profile.provenance.date = "2026-02-01T00:00:00Z";
   young.profile.name = "young";
   young.profile.launch_overhead_s = 2e-6;
@@ -212,6 +213,7 @@ TEST(ProfileMergeTest, TakesTheNewestThatStatesAValue) {
     EXPECT_EQ(merged.launch_overhead_s, 2e-6);
     EXPECT_EQ(merged.memory_overhead.process, 7);
     EXPECT_EQ(merged.overlap, old.profile.overlap);
+    EXPECT_EQ(merged.host_link, old.profile.host_link);
     EXPECT_EQ(merged.ranks_per_host, 4);
     EXPECT_EQ(merged.compute_contention.size(), 4u);
     EXPECT_EQ(merged.network, sheet.profile.network);

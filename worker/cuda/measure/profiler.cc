@@ -27,6 +27,7 @@
 #include "planner/program/op_work.h"
 #include "worker/cuda/device/device_memory.h"
 #include "worker/cuda/device/handles.h"
+#include "worker/cuda/measure/host_link.h"
 #include "worker/cuda/measure/link_timer.h"
 #include "worker/cuda/measure/op_timer.h"
 #include "worker/cuda/measure/overlap.h"
@@ -394,7 +395,10 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
   }
   RecordOps(request, seconds, &profile);
   profile.compute_contention = {1.0};
-  if (options.num_ranks == 1) return profile;
+  if (options.num_ranks == 1) {
+    ASSIGN_OR_RETURN(profile.host_link, MeasureHostLink(/*links=*/nullptr));
+    return profile;
+  }
   ASSIGN_OR_RETURN(const auto links,
                    CudaLinkTimer::Create({.num_ranks = options.num_ranks,
                                           .rank = options.rank,
@@ -402,6 +406,7 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
                                           .patience = absl::Minutes(2)}));
   RETURN_IF_ERROR(MeasureContention(request, options, *links, *timer,
                                     kContentionShare * budget_s, &profile));
+  ASSIGN_OR_RETURN(profile.host_link, MeasureHostLink(links.get()));
   RETURN_IF_ERROR(MeasureCommunication(
       request, *links, kCommunicationShare * budget_s, &profile));
   ASSIGN_OR_RETURN(profile.overlap,

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "planner/layout/layout.h"
+#include "planner/search/snapshot_plan.h"
 #include "worker/cuda/device/device_arenas.h"
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/train/executor.h"
@@ -46,8 +47,7 @@ class CudaTrainer : public Trainer {
         store_(store),
         settings_(settings),
         progress_(options.progress),
-        expects_snapshots_(options.job.checkpoint.is_periodic() ||
-                           options.job.exports.every > 0 ||
+        expects_snapshots_(TakesSnapshots(options.job) ||
                            options.takes_replicas) {}
   ~CudaTrainer() override;
 

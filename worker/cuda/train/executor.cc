@@ -190,7 +190,7 @@ absl::Status CudaExecutor::RunMeasured(CudaPreparedProgram& prepared) {
 absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
                                         StepTimer* timer) {
   const Program& program = prepared.program();
-  guarded_.fill(false);
+  guarded_.fill(nullptr);
   if (progress_.has_value()) {
     RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(progress_->device.data(), 0,
                                                sizeof(Progress), stream()),
@@ -224,10 +224,12 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
     for (const InstructionId earlier : instruction.waits) {
       RETURN_IF_ERROR(prepared.done_[earlier]->MakeWait(stream));
     }
-    if (options_.state_is_read != nullptr &&
-        instruction.kind == OpKind::kAdamW && !guarded_[lane_idx]) {
-      guarded_[lane_idx] = true;
-      RETURN_IF_ERROR(options_.state_is_read->MakeWaitAlsoInGraph(stream));
+    const CudaEvent* const is_read = options_.state_is_read != nullptr
+                                         ? options_.state_is_read(instruction)
+                                         : nullptr;
+    if (is_read != nullptr && is_read != guarded_[lane_idx]) {
+      guarded_[lane_idx] = is_read;
+      RETURN_IF_ERROR(is_read->MakeWaitAlsoInGraph(stream));
     }
     if (timer != nullptr) RETURN_IF_ERROR(timer->RecordStart(id, stream));
     RETURN_IF_ERROR(prepared.ops_[id](stream));

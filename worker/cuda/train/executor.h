@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,9 +78,10 @@ class CudaExecutor {
     // Measured runs are graphs too. On streams the host launches each kernel:
     // where kernels are shorter than that takes, what is measured is the host.
     bool measure_in_graphs = false;
-    // The training state may be read until this event: ops that change it wait
-    // for its newest Record() before the run. Borrowed; may be null.
-    const CudaEvent* state_is_read = nullptr;
+    // The event until which a part of the training state may be read, by the
+    // op that changes it: the op waits for the newest Record() before the run.
+    // Null for any other op. Events are borrowed; the function may be empty.
+    std::function<const CudaEvent*(const Instruction&)> state_is_read = {};
   };
   // Creates an executor on the current device.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(Options options);
@@ -124,8 +126,9 @@ class CudaExecutor {
 
   const Options options_;
   std::array<std::optional<LaneState>, kNumLanes> lanes_;
-  // Lanes of the run being given to the streams that wait for state_is_read.
-  std::array<bool, kNumLanes> guarded_ = {};
+  // By lane, the event of state_is_read for which the lane has waited last in
+  // the run being given to the streams.
+  std::array<const CudaEvent*, kNumLanes> guarded_ = {};
   // Start of a run, which the other lanes wait for.
   std::optional<CudaEvent> start_;
 

@@ -7,12 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "kernels/cuda/status.h"
+#include "planner/search/snapshot_plan.h"
 
 namespace millrace {
 namespace {
@@ -25,6 +28,31 @@ constexpr int64_t kLeastPinnedBytes = 2 * kMiB;
 // and come in between. A copy must not cross a border of them.
 constexpr int64_t kLockedAtOnce = 256 * kMiB;
 constexpr absl::Duration kPause = absl::Microseconds(200);
+
+// Copies within the device are fastest where both ends are aligned alike.
+constexpr int64_t kStagingAlignment = 512;
+
+// The first so many of `num_bytes` go through staging memory of `room` bytes.
+int64_t StagedBytes(int64_t num_bytes, size_t room) {
+  const int64_t usable =
+      static_cast<int64_t>(room) / kStagingAlignment * kStagingAlignment;
+  return std::min(num_bytes, usable);
+}
+
+// Bytes of the snapshot's memory from `begin`, and where they are copied from.
+struct Run {
+  int32_t part;
+  int64_t begin;
+  const std::byte* device;
+  int64_t num_bytes;
+};
+
+// The parameter of a tensor of the state.
+absl::string_view ParameterOf(absl::string_view tensor) {
+  if (absl::ConsumeSuffix(&tensor, ".exp_avg_sq")) return tensor;
+  absl::ConsumeSuffix(&tensor, ".exp_avg");
+  return tensor;
+}
 
 struct KeptSnapshot {
   std::mutex mutex;
@@ -134,28 +162,63 @@ CudaSnapshot::~CudaSnapshot() {
 }
 
 absl::Status CudaSnapshot::Enqueue(const std::vector<StatePiece>& state,
+                                   std::span<const int32_t> part_of,
+                                   std::span<std::byte> staging,
+                                   std::span<const CudaEvent> parts_read,
                                    cudaStream_t stream) {
   const std::vector<StatePiece> owned = OwnedPieces(state);
   CHECK(owned.size() == pieces().size());
+  CHECK(owned.size() == part_of.size());
+  const int64_t num_staged = StagedBytes(memory().bytes(), staging.size());
+  // The staged part first: it takes milliseconds, and the optimizer comes to it
+  // first.
+  std::vector<Run> direct;
   for (size_t i = 0; i < owned.size(); ++i) {
     const StatePiece& to = pieces()[i];
     CHECK(owned[i].end - owned[i].begin == to.end - to.begin) << to.tensor;
-    auto* host = reinterpret_cast<std::byte*>(to.data);
     const auto* device = reinterpret_cast<const std::byte*>(owned[i].data);
-    int64_t left = (to.end - to.begin) * static_cast<int64_t>(sizeof(float));
-    while (left > 0) {
-      const int64_t at = host - memory().data();
-      const int64_t count = std::min(left, kLockedAtOnce - at % kLockedAtOnce);
-      RETURN_IF_ERROR(
-          CudaStatus(cudaMemcpyAsync(host, device, static_cast<size_t>(count),
-                                     cudaMemcpyDeviceToHost, stream),
-                     "copy the training state to the host"));
-      host += count;
-      device += count;
-      left -= count;
-    }
+    const int64_t begin =
+        reinterpret_cast<std::byte*>(to.data) - memory().data();
+    const int64_t end =
+        begin + (to.end - to.begin) * static_cast<int64_t>(sizeof(float));
+    const int64_t border = std::clamp(num_staged, begin, end);
+    direct.push_back(
+        {part_of[i], border, device + (border - begin), end - border});
+    if (border == begin) continue;
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(staging.data() + begin, device,
+                                   static_cast<size_t>(border - begin),
+                                   cudaMemcpyDeviceToDevice, stream),
+                   "stage the training state"));
   }
+  size_t num_read = 0;  // Parts.
+  for (const Run& run : direct) {
+    for (; num_read < static_cast<size_t>(run.part); ++num_read) {
+      RETURN_IF_ERROR(parts_read[num_read].Record(stream));
+    }
+    RETURN_IF_ERROR(Download(run.begin, run.device, run.num_bytes, stream));
+  }
+  for (; num_read < parts_read.size(); ++num_read) {
+    RETURN_IF_ERROR(parts_read[num_read].Record(stream));
+  }
+  RETURN_IF_ERROR(Download(0, staging.data(), num_staged, stream));
   return taken_.Record(stream);
+}
+
+absl::Status CudaSnapshot::Download(int64_t begin, const std::byte* device,
+                                    int64_t num_bytes, cudaStream_t stream) {
+  const int64_t end = begin + num_bytes;
+  while (begin < end) {
+    const int64_t count =
+        std::min(end - begin, kLockedAtOnce - begin % kLockedAtOnce);
+    RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(memory().data() + begin, device,
+                                               static_cast<size_t>(count),
+                                               cudaMemcpyDeviceToHost, stream),
+                               "copy the training state to the host"));
+    begin += count;
+    device += count;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> CudaSnapshot::IsTaken() const {
@@ -167,22 +230,58 @@ absl::StatusOr<bool> CudaSnapshot::IsTaken() const {
   return true;
 }
 
-SnapshotTaker::SnapshotTaker(int32_t device_idx, ProgressBoard* progress,
-                             CudaStream copying, CudaEvent state_is_read)
-    : device_idx_(device_idx),
-      progress_(progress),
-      copying_(std::move(copying)),
-      state_is_read_(std::move(state_is_read)) {}
+SnapshotTaker::SnapshotTaker(const SnapshotTakerOptions& options,
+                             CudaStream copying)
+    : device_idx_(options.device_idx),
+      parameters_(options.program->parameters),
+      progress_(options.progress),
+      part_of_bucket_(PartOfBuckets(parameters_, options.program->layout)),
+      staged_bytes_(options.staged_bytes),
+      copying_(std::move(copying)) {
+  CHECK(staged_bytes_ >= 0) << staged_bytes_;
+  for (size_t i = 0; i < part_of_bucket_.size(); ++i) {
+    for (const int32_t slot : parameters_.buckets[i].slots) {
+      part_of_tensor_[parameters_.slots[slot].parameter.name] =
+          part_of_bucket_[i];
+    }
+  }
+}
 
 absl::StatusOr<std::unique_ptr<SnapshotTaker>> SnapshotTaker::Create(
-    int32_t device_idx, ProgressBoard* progress) {
+    const SnapshotTakerOptions& options) {
   ASSIGN_OR_RETURN(CudaStream copying,
                    CudaStream::Create(CudaStream::Priority::kNormal));
-  ASSIGN_OR_RETURN(CudaEvent state_is_read,
-                   CudaEvent::Create(CudaEvent::Kind::kOrder));
-  RETURN_IF_ERROR(state_is_read.Record(copying.get()));
-  return std::unique_ptr<SnapshotTaker>(new SnapshotTaker(
-      device_idx, progress, std::move(copying), std::move(state_is_read)));
+  std::unique_ptr<SnapshotTaker> taker(
+      new SnapshotTaker(options, std::move(copying)));
+  for (const int32_t part : taker->part_of_bucket_) {
+    while (taker->parts_read_.size() <= static_cast<size_t>(part)) {
+      ASSIGN_OR_RETURN(CudaEvent is_read,
+                       CudaEvent::Create(CudaEvent::Kind::kOrder));
+      RETURN_IF_ERROR(is_read.Record(taker->copying_.get()));
+      taker->parts_read_.push_back(std::move(is_read));
+    }
+  }
+  return taker;
+}
+
+std::vector<int32_t> SnapshotTaker::PartsOf(
+    const std::vector<StatePiece>& state) const {
+  std::vector<int32_t> parts;
+  for (const StatePiece& piece : OwnedPieces(state)) {
+    const auto found =
+        part_of_tensor_.find(std::string(ParameterOf(piece.tensor)));
+    CHECK(found != part_of_tensor_.end()) << piece.tensor;
+    CHECK(parts.empty() || parts.back() <= found->second) << piece.tensor;
+    parts.push_back(found->second);
+  }
+  return parts;
+}
+
+const CudaEvent* SnapshotTaker::IsRead(const Instruction& instruction) const {
+  if (instruction.kind != OpKind::kAdamW) return nullptr;
+  const std::optional<size_t> bucket = BucketOfUpdate(instruction, parameters_);
+  CHECK(bucket.has_value()) << instruction.name;
+  return &parts_read_[part_of_bucket_[*bucket]];
 }
 
 SnapshotTaker::~SnapshotTaker() {
@@ -193,6 +292,23 @@ SnapshotTaker::~SnapshotTaker() {
   // An error is that of a step, which has been reported.
   WaitForCopies().IgnoreError();
   CudaSnapshot::KeepForNext(std::move(newest_));
+}
+
+bool SnapshotTaker::AllocateStaging() {
+  const int64_t num_bytes = std::exchange(staged_bytes_, 0);
+  if (num_bytes == 0) return false;
+  auto staging =
+      DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(num_bytes));
+  if (staging.ok()) {
+    staging_ = *std::move(staging);
+    return true;
+  }
+  std::cerr << "checkpoints stall training for longer than planned: the device "
+               "has no "
+            << FormatBytes(num_bytes)
+            << " free to stage them: " << staging.status().message()
+            << std::endl;
+  return false;
 }
 
 void SnapshotTaker::Prepare(const std::vector<StatePiece>& state) {
@@ -222,8 +338,10 @@ absl::Status SnapshotTaker::Enqueue(CudaSnapshot& snapshot,
                                     const std::vector<StatePiece>& state,
                                     const CudaEvent* after) {
   if (after != nullptr) RETURN_IF_ERROR(after->MakeWait(copying_.get()));
-  RETURN_IF_ERROR(snapshot.Enqueue(state, copying_.get()));
-  return state_is_read_.Record(copying_.get());
+  std::span<std::byte> staging;
+  if (staging_.has_value()) staging = {staging_->data(), staging_->size()};
+  return snapshot.Enqueue(state, PartsOf(state), staging, parts_read_,
+                          copying_.get());
 }
 
 absl::Status SnapshotTaker::WaitForCopies() {

@@ -1,19 +1,29 @@
 // A snapshot of the training state of a rank on a GPU: the copy engine fills
-// pinned host memory while the next step's forward and backward passes run.
+// pinned host memory while the next step's forward and backward passes run. The
+// first bytes of the state may go through staging memory of the device, and the
+// parts of the state are read in the order in which the optimizer changes them
+// (planner/search/snapshot_plan.h).
 
 #ifndef MILLRACE_WORKER_CUDA_TRAIN_SNAPSHOT_H_
 #define MILLRACE_WORKER_CUDA_TRAIN_SNAPSHOT_H_
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <future>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fault/training_state.h"
+#include "kernels/cuda/device_buffer.h"
+#include "planner/program/program.h"
 #include "worker/cuda/device/handles.h"
 #include "worker/train/progress_board.h"
 #include "worker/train/state_snapshot.h"
@@ -37,9 +47,15 @@ class CudaSnapshot : public StateSnapshot {
   static void KeepForNext(std::shared_ptr<CudaSnapshot> snapshot);
   ~CudaSnapshot() override;
 
-  // Enqueues the copies of `state`, of the device's memory, on `stream`. No
-  // earlier one may be under way.
+  // Enqueues the copies of `state`, of the device's memory, on `stream`: its
+  // first bytes by way of `staging`, as many as fit. parts_read[p] is recorded
+  // when part p of the state may be changed; `part_of` has the part of each
+  // owned piece, ascending. Earlier copies to this memory or through the same
+  // staging memory must be on the same stream.
   absl::Status Enqueue(const std::vector<StatePiece>& state,
+                       std::span<const int32_t> part_of,
+                       std::span<std::byte> staging,
+                       std::span<const CudaEvent> parts_read,
                        cudaStream_t stream);
 
   absl::StatusOr<bool> IsTaken() const override;
@@ -52,6 +68,9 @@ class CudaSnapshot : public StateSnapshot {
   static absl::StatusOr<std::shared_ptr<CudaSnapshot>> Make(
       int32_t device_idx, const std::vector<StatePiece>& state);
 
+  // Enqueues a copy to the bytes from `begin` of the snapshot's memory.
+  absl::Status Download(int64_t begin, const std::byte* device,
+                        int64_t num_bytes, cudaStream_t stream);
   absl::Status LockPages();
   void UnlockPages();
   bool Fits(int32_t device_idx, const std::vector<StatePiece>& state) const;
@@ -62,18 +81,29 @@ class CudaSnapshot : public StateSnapshot {
   int64_t locked_bytes_ = 0;
 };
 
+struct SnapshotTakerOptions {
+  int32_t device_idx = 0;            // The current device.
+  const Program* program = nullptr;  // That of training; borrowed.
+  int64_t staged_bytes = 0;          // For AllocateStaging().
+  // Borrowed, may be null; see CudaSnapshot::Create().
+  ProgressBoard* progress = nullptr;
+};
+
 // Takes the snapshots of one trainer, one after the other in the same memory.
 // Not thread-safe.
 class SnapshotTaker {
  public:
-  // On the current device, which is `device_idx`. `progress` is borrowed and
-  // may be null; see CudaSnapshot::Create().
   static absl::StatusOr<std::unique_ptr<SnapshotTaker>> Create(
-      int32_t device_idx, ProgressBoard* progress);
+      const SnapshotTakerOptions& options);
   // Waits for memory that is being made and for copies; the next trainer of
   // this process may have the memory then.
   ~SnapshotTaker();
 
+  // Allocates the device memory in which snapshots are staged, once. Returns
+  // whether it did. Where the device lacks it, snapshots are taken without, and
+  // standard error says so. Not at the start, which does without memory that
+  // other ranks have not freed yet.
+  bool AllocateStaging();
   // Begins to make memory for snapshots of `state` on a thread, unless it is
   // there. An abort waits for it: where that takes longer than a worker has to
   // end a generation, its process is replaced.
@@ -88,18 +118,26 @@ class SnapshotTaker {
                        const std::vector<StatePiece>& state,
                        const CudaEvent* after);
 
-  // The state may be read until this event's newest recording.
-  const CudaEvent& state_is_read() const { return state_is_read_; }
+  // The event whose newest recording an op of the training Program waits for:
+  // the part of the state that it changes may be read until then. Null for an
+  // op that changes none.
+  const CudaEvent* IsRead(const Instruction& instruction) const;
   absl::Status WaitForCopies();
 
  private:
-  SnapshotTaker(int32_t device_idx, ProgressBoard* progress, CudaStream copying,
-                CudaEvent state_is_read);
+  SnapshotTaker(const SnapshotTakerOptions& options, CudaStream copying);
+  // Of each owned piece.
+  std::vector<int32_t> PartsOf(const std::vector<StatePiece>& state) const;
 
   const int32_t device_idx_;
+  const StageParameters& parameters_;
   ProgressBoard* const progress_;
+  const std::vector<int32_t> part_of_bucket_;
+  std::map<std::string, int32_t> part_of_tensor_;
+  int64_t staged_bytes_;  // Until AllocateStaging().
+  std::optional<DeviceBuffer<std::byte>> staging_;
   CudaStream copying_;
-  CudaEvent state_is_read_;
+  std::vector<CudaEvent> parts_read_;
   std::shared_ptr<CudaSnapshot> newest_;
   std::future<absl::StatusOr<std::shared_ptr<CudaSnapshot>>> preparing_;
 };

@@ -117,7 +117,11 @@ absl::Status CudaTrainer::Connect(const TrainerOptions& options) {
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
                                                  .batches = options.batches}));
-  ASSIGN_OR_RETURN(snapshots_, SnapshotTaker::Create(device_idx_, progress_));
+  ASSIGN_OR_RETURN(snapshots_,
+                   SnapshotTaker::Create({.device_idx = device_idx_,
+                                          .program = &programs_->training,
+                                          .staged_bytes = options.staged_bytes,
+                                          .progress = progress_}));
   ASSIGN_OR_RETURN(
       executor_,
       CudaExecutor::Create({.name = name_,
@@ -126,7 +130,9 @@ absl::Status CudaTrainer::Connect(const TrainerOptions& options) {
                             .note_progress = settings_.note_progress &&
                                              communication_ != nullptr,
                             .measure_in_graphs = settings_.measure_in_graphs,
-                            .state_is_read = &snapshots_->state_is_read()}));
+                            .state_is_read = [this](const Instruction& in) {
+                              return snapshots_->IsRead(in);
+                            }}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record,
@@ -239,6 +245,7 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
   feed_->Prefetch(step + 1);
   if (++steps_run_ >= kStepsBeforeSnapshots && expects_snapshots_ &&
       state_->has_float_moments()) {
+    if (snapshots_->AllocateStaging()) NoteDeviceMemory();
     snapshots_->Prepare(state_->PiecesOnDevice());
   }
   return result;
@@ -417,6 +424,7 @@ CudaTrainer::TakeSnapshot() {
     return widened_;
   }
   const std::vector<StatePiece> state = state_->PiecesOnDevice();
+  if (snapshots_->AllocateStaging()) NoteDeviceMemory();
   ASSIGN_OR_RETURN(const std::shared_ptr<CudaSnapshot> snapshot,
                    snapshots_->Next(state));
   // Copies to memory that is not page-locked hold up the host: a step that

@@ -102,6 +102,11 @@ TEST(CudaLinksProfileTest, MeasuresLinks) {
   EXPECT_GT(memory.first_communicator, memory.communicator);
   EXPECT_GT(memory.communicator, int64_t{10} << 20);
   EXPECT_LT(memory.first_communicator, int64_t{2000} << 20);
+  // PCIe 3 at least, and at most what NVLink gives to a host.
+  std::printf("to the host %.1f GB/s\n",
+              1e-9 * profile->host_link.to_host_bytes_per_s);
+  EXPECT_GT(profile->host_link.to_host_bytes_per_s, 3e9);
+  EXPECT_LT(profile->host_link.to_host_bytes_per_s, 500e9);
   ASSERT_EQ(profile->communication.size(), request.communication.size());
   for (const CommunicationTime& time : profile->communication) {
     std::printf("%-15s of %d, %9ld bytes: %8.1f us, %5.0f GB/s\n",

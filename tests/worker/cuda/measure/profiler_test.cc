@@ -84,6 +84,11 @@ TEST(CudaProfilerTest, MeasuresWhatTheChipDoes) {
                                    device),
             cudaSuccess);
   const double peak = 2e3 * clock_khz * bus_bits / 8;
+  std::printf("to the host %.1f GB/s\n",
+              1e-9 * first.host_link.to_host_bytes_per_s);
+  // PCIe 3 at least, and slower than the device's memory.
+  EXPECT_GT(first.host_link.to_host_bytes_per_s, 3e9);
+  EXPECT_LT(first.host_link.to_host_bytes_per_s, rate);
   EXPECT_LT(rate, peak);
   EXPECT_GT(rate, 0.7 * peak);
   EXPECT_GT(flops, 2e14);

@@ -65,11 +65,13 @@ class CutBatches : public BatchSource {
 
 std::unique_ptr<Trainer> OnGpu(const JobSpec& job, Precision precision,
                                BatchSource& batches,
-                               const CudaTrainerSettings& settings = {}) {
+                               const CudaTrainerSettings& settings = {},
+                               int64_t staged_bytes = 0) {
   auto trainer = CreateCudaTrainer({.job = job,
                                     .layout = LayoutOf(precision),
                                     .rank = Rank{0},
-                                    .batches = &batches},
+                                    .batches = &batches,
+                                    .staged_bytes = staged_bytes},
                                    0, nullptr, settings);
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return trainer.ok() ? *std::move(trainer) : nullptr;
@@ -452,14 +454,20 @@ std::vector<std::vector<float>> WaitForSnapshot(const StateSnapshot& snapshot) {
   return copy;
 }
 
+// Its state has gigabytes, whose download takes longer than a step in bf16.
+JobSpec LargeStateJob(int32_t num_heads) {
+  JobSpec job = GpuJob();
+  job.model.vocab_size = 65536;
+  job.model.hidden = 64 * num_heads;
+  job.model.num_heads = num_heads;
+  return job;
+}
+
 // Goal: steps that follow a snapshot change nothing before it is copied.
 // Method: a state of gigabytes, whose copy takes longer than steps do, in
 // pinned memory; again in the same memory.
 TEST_P(CudaTrainerTest, StepsWaitForSnapshots) {
-  JobSpec job = GpuJob();
-  job.model.vocab_size = 65536;
-  job.model.hidden = 1024;
-  job.model.num_heads = 16;
+  const JobSpec job = LargeStateJob(/*num_heads=*/16);
   CutBatches batches(job, 0);
   auto trainer = OnGpu(job, GetParam(), batches);
   ASSERT_NE(trainer, nullptr);
@@ -478,24 +486,57 @@ TEST_P(CudaTrainerTest, StepsWaitForSnapshots) {
   }
 }
 
+// Goal: a snapshot that is staged in part or as a whole holds the state of its
+// step, and the step after it does not wait for the download of what is staged.
+// Method: a state that is read in two parts (PartOfBuckets); nothing, what ends
+// inside a tensor, and all of it staged; the times of the steps after it.
+TEST_P(CudaTrainerTest, StepsWaitOnlyForWhatIsNotStaged) {
+  const JobSpec job = LargeStateJob(/*num_heads=*/48);
+  std::vector<double> after_s;
+  for (const int64_t staged_bytes :
+       {int64_t{0}, int64_t{3'000'000'004}, int64_t{6} << 30}) {
+    CutBatches batches(job, 0);
+    auto trainer = OnGpu(job, GetParam(), batches, {}, staged_bytes);
+    ASSERT_NE(trainer, nullptr);
+    Train(*trainer, 3);  // The graph is there.
+    const auto state = CopyState(*trainer);
+    const auto snapshot = trainer->TakeSnapshot();
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    after_s.push_back(Train(*trainer, 1).back().step_time_s);
+    Train(*trainer, 2);
+    EXPECT_TRUE(BitEqual(WaitForSnapshot(**snapshot), state));
+    EXPECT_FALSE(BitEqual(CopyState(*trainer), state));
+    std::printf("%ld bytes staged: %.1f ms for the next step\n", staged_bytes,
+                1e3 * after_s.back());
+  }
+  if (GetParam() != Precision::kBfloat16) return;
+  EXPECT_LT(after_s[1], after_s[0]);
+  EXPECT_LT(after_s[2], after_s[1]);
+}
+
 // Goal: a snapshot is of the newest step that the device was given, done or
-// not. Method: beside a trainer that is waited for.
+// not, and snapshots of steps in a row do not overwrite each other's staged
+// parts. Method: beside a trainer that is waited for; all are given to the
+// device before one is looked at.
 TEST_P(CudaTrainerTest, SnapshotsAreOfTheNewestStep) {
   JobSpec job = GpuJob();
   job.training.deterministic = true;
-  CutBatches batches(job, 0), same_batches(job, 0);
-  auto trainer = OnGpu(job, GetParam(), batches);
-  auto waited_for = OnGpu(job, GetParam(), same_batches);
-  ASSERT_NE(trainer, nullptr);
-  ASSERT_NE(waited_for, nullptr);
-  for (int step = 0; step < 5; ++step) {
+  for (const int64_t staged_bytes : {int64_t{0}, int64_t{6} << 20}) {
+    CutBatches batches(job, 0), same_batches(job, 0);
+    auto trainer = OnGpu(job, GetParam(), batches, {}, staged_bytes);
+    auto waited_for = OnGpu(job, GetParam(), same_batches);
+    ASSERT_NE(trainer, nullptr);
+    ASSERT_NE(waited_for, nullptr);
+    std::vector<std::shared_ptr<const StateSnapshot>> snapshots;
+    for (int step = 0; step < 5; ++step) {
+      ASSERT_TRUE(trainer->RunStep({}).ok());
+      snapshots.push_back(*trainer->TakeSnapshot());
+    }
     ASSERT_TRUE(trainer->RunStep({}).ok());
-    const auto snapshot = *trainer->TakeSnapshot();
-    Train(*waited_for, 1);
-    ASSERT_TRUE(trainer->RunStep({}).ok());
-    EXPECT_TRUE(BitEqual(WaitForSnapshot(*snapshot), CopyState(*waited_for)))
-        << step;
-    Train(*waited_for, 1);
+    for (const auto& snapshot : snapshots) {
+      Train(*waited_for, 1);
+      EXPECT_TRUE(BitEqual(WaitForSnapshot(*snapshot), CopyState(*waited_for)));
+    }
   }
 }
 
