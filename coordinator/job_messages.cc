@@ -357,41 +357,9 @@ void JobRunner::OnRendezvous(SessionId session,
   server_->Send(session, answer);
 }
 
-StepRecord JobRunner::RecordOf(int64_t generation,
-                               const protocol::StepDone& step) const {
-  StepRecord record = {
-      .generation = generation,
-      .step = step.step(),
-      .loss = step.loss(),
-      .gradient_norm = step.gradient_norm(),
-      .learning_rate = step.learning_rate(),
-      .tokens = job_.training.global_batch * job_.model.sequence_length,
-      .step_time_s = step.step_time_s(),
-      .predicted_step_time_s = plan_.has_value() ? plan_->step_time_s : 0,
-      .evaluation = {step.evaluation_losses().begin(),
-                     step.evaluation_losses().end()}};
-  if (step.has_validation_loss()) {
-    record.validation_loss = step.validation_loss();
-  }
-  if (step.has_rewards()) {
-    record.rewards = {.chosen = step.rewards().chosen(),
-                      .rejected = step.rewards().rejected(),
-                      .accuracy = step.rewards().accuracy()};
-  }
-  return record;
-}
-
 void JobRunner::OnStepDone(Rank rank, int64_t generation,
                            const protocol::StepDone& step) {
-  if (Generation{generation} != state_->generation()) {
-    // The rank sent it before it heard that the generation has ended. The next
-    // generation may restore the state after this step.
-    if (state_->phase() == JobState::Phase::kStarting ||
-        state_->phase() == JobState::Phase::kPlanning) {
-      output_->KeepStep(RecordOf(generation, step));
-    }
-    return;
-  }
+  if (Generation{generation} != state_->generation()) return;
   OnReplicaStep(rank, step);
   output_->AddRankStep(rank, generation, step.step(), step.stage(),
                        FromMessage(step.breakdown()), step.validation_s());
@@ -418,16 +386,37 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
     }
   }
   WatchCompute(rank, step);
-  const StepRecord record = RecordOf(generation, step);
   // All ranks report the same loss. One that lived on tells of the last steps
   // before a takeover, when rank 0 may be lost with the coordinator.
   if (rank != Rank{0} && !(options_.taken_over_from >= 0 &&
                            state_->phase() == JobState::Phase::kRejoining)) {
-    output_->KeepStep(record);
     return;
   }
   hang_watch_.NoteStep(step.step_time_s());
-  if (!output_->Step(record)) return;
+  const int64_t tokens =
+      job_.training.global_batch * job_.model.sequence_length;
+  const std::map<std::string, double> evaluation(
+      step.evaluation_losses().begin(), step.evaluation_losses().end());
+  const bool is_new = output_->Step(
+      {.generation = generation,
+       .step = step.step(),
+       .loss = step.loss(),
+       .gradient_norm = step.gradient_norm(),
+       .learning_rate = step.learning_rate(),
+       .tokens = tokens,
+       .step_time_s = step.step_time_s(),
+       .predicted_step_time_s = plan_.has_value() ? plan_->step_time_s : 0,
+       .validation_loss = step.has_validation_loss()
+                              ? std::optional<double>(step.validation_loss())
+                              : std::nullopt,
+       .evaluation = evaluation,
+       .rewards = step.has_rewards()
+                      ? std::optional<RewardRecord>(
+                            {.chosen = step.rewards().chosen(),
+                             .rejected = step.rewards().rejected(),
+                             .accuracy = step.rewards().accuracy()})
+                      : std::nullopt});
+  if (!is_new) return;
   const absl::Time now = MonotonicNow();
   if (now - time_written_ > kTimeInterval) {
     // For those who watch. Failing that hurts nobody: checkpoints write it too.
@@ -435,13 +424,13 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
     time_written_ = now;
   }
   if (progress_.has_value()) {
-    progress_->Step({.step = step.step(),
-                     .loss = step.loss(),
-                     .tokens_per_s = static_cast<double>(record.tokens) /
-                                     step.step_time_s(),
-                     .step_time_s = step.step_time_s()},
-                    now);
-    for (const auto& [set, loss] : record.evaluation) {
+    progress_->Step(
+        {.step = step.step(),
+         .loss = step.loss(),
+         .tokens_per_s = static_cast<double>(tokens) / step.step_time_s(),
+         .step_time_s = step.step_time_s()},
+        now);
+    for (const auto& [set, loss] : evaluation) {
       progress_->Line(absl::StrFormat(
           "evaluation after step %d: %s loss %.4f, perplexity %.4g",
           step.step(), set, loss, std::exp(loss)));

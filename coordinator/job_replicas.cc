@@ -204,7 +204,6 @@ absl::Status JobRunner::AddRestore(int64_t committed_step,
 }
 
 void JobRunner::NoteSource(const std::string& source, int64_t step) {
-  output_->SettleSteps(step);
   if (!began_training_) return;
   const int64_t again = std::max<int64_t>(0, output_->last_step() - step);
   source_ = absl::StrCat("from ", source, ", ", StepsTrainedAgain(again));

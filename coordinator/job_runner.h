@@ -138,7 +138,6 @@ class JobRunner {
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
   void OnStepDone(Rank rank, int64_t generation,
                   const protocol::StepDone& step);
-  StepRecord RecordOf(int64_t generation, const protocol::StepDone& step) const;
   // What ranks say of themselves while they train, watched for hangs, slow
   // ranks and wrong numbers; job_watching.cc.
   void BeginWatching();
@@ -305,8 +304,6 @@ class JobRunner {
   void AddReplicas(protocol::StartGeneration* start);
   // The addresses of each rank's partners, by rank. Empty: none is sent a copy.
   std::vector<std::vector<std::string>> PartnerAddresses() const;
-  // The generation begins with the state after `step`, from `source`. Records
-  // the steps up to it that rank 0 did not report.
   void NoteSource(const std::string& source, int64_t step);
   void ReportSource(int64_t step);
   void AddStart(const protocol::GenerationRunning& running);

@@ -157,7 +157,6 @@ bool RunOutput::Step(const StepRecord& record) {
   const std::pair<int64_t, int64_t> key = {record.generation, record.step};
   if (key <= last_step_) return false;
   last_step_ = key;
-  kept_steps_.erase(kept_steps_.begin(), kept_steps_.upper_bound(key));
   last_loss_ = record.loss;
   step_times_.push_back(record.step_time_s);
   OrderedJson json = {{"step", record.step},
@@ -182,17 +181,6 @@ bool RunOutput::Step(const StepRecord& record) {
   Append(JsonText(json), &steps_);
   if (metrics_ != nullptr) metrics_->Step(record);
   return true;
-}
-
-void RunOutput::KeepStep(const StepRecord& record) {
-  const std::pair<int64_t, int64_t> key = {record.generation, record.step};
-  if (key > last_step_) kept_steps_.try_emplace(key, record);
-}
-
-void RunOutput::SettleSteps(int64_t restored_step) {
-  for (const auto& [key, record] : std::exchange(kept_steps_, {})) {
-    if (record.step <= restored_step) Step(record);
-  }
 }
 
 bool RunOutput::AddRankStep(Rank rank, int64_t generation, int64_t step,

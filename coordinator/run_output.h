@@ -69,13 +69,6 @@ class RunOutput {
   // The same rule, for each rank by itself.
   bool AddRankStep(Rank rank, int64_t generation, int64_t step, int32_t stage,
                    const TimeBreakdown& breakdown, double validation_s);
-  // Keeps a step's record from another rank than the one whose records go to
-  // Step(), which may die before it reports the step. All ranks have the same
-  // loss and gradient norm, so the first record suffices.
-  void KeepStep(const StepRecord& record);
-  // Training goes on from the state after `restored_step`: writes the kept
-  // records up to this step that Step() did not get, and drops the others.
-  void SettleSteps(int64_t restored_step);
   void SetHost(Rank rank, const std::string& host);
   void AddCheckpoint(Rank rank, double seconds);
   // Appends the end of a log that another host keeps; told twice in a row, it
@@ -119,8 +112,6 @@ class RunOutput {
   Lines steps_;  // metrics.jsonl.
   absl::Status loss_;
   std::pair<int64_t, int64_t> last_step_ = {0, 0};  // Generation, step.
-  // KeepStep()'s records that are newer than last_step_, by the same key.
-  std::map<std::pair<int64_t, int64_t>, StepRecord> kept_steps_;
   double last_loss_ = 0;
   std::vector<double> step_times_;
   std::deque<StepLoss> losses_read_;

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,7 +27,6 @@
 namespace millrace {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -173,14 +171,6 @@ profile: )" + profile + "\n" + more_keys_)
     death.mutable_worker_died()->set_detail("killed by the test");
     agent_->SendReliably(death);
   }
-  static void SayStepDone(Client& worker, int64_t generation, int64_t step) {
-    protocol::ToCoordinator done;
-    done.mutable_step_done()->set_step(step);
-    done.mutable_step_done()->set_loss(1.0 / static_cast<double>(step));
-    done.mutable_step_done()->set_step_time_s(0.5);
-    done.mutable_step_done()->set_finite(true);
-    Send(worker, generation, std::move(done));
-  }
   // Writes the parts of both ranks; returns what they report.
   std::vector<protocol::ToCoordinator> WriteParts(int64_t generation,
                                                   int64_t step) {
@@ -294,7 +284,11 @@ TEST_F(JobCommitsTest, RecoversWhileACommitHangs) {
   EXPECT_THAT(Next(*visitor).status().json(), HasSubstr(R"("over":false)"));
 
   other.reset();
-  SayDied(second);
+  protocol::ToCoordinator death;
+  death.mutable_worker_died()->set_worker(second.worker());
+  death.mutable_worker_died()->set_incarnation(second.incarnation());
+  death.mutable_worker_died()->set_detail("killed by the test");
+  agent_->SendReliably(death);
   EXPECT_TRUE(Next(*worker).has_abort_generation());
   SayCleared(*worker, 2);
   other = StartWorker(&second);
@@ -362,53 +356,6 @@ TEST_F(JobCommitsTest, ReplacesARankWhoseMemoryChanged) {
   EXPECT_FALSE(IsCommitted("00000008"));
   EXPECT_THAT(AwaitEvent("replicas_differ"),
               HasSubstr("after step 8 the state of rank 1 changed in memory"));
-}
-
-// Goal: a step whose state is restored is recorded, though rank 0 died before
-// it could tell of it. Method: rank 1 tells of step 3 while both live, of step
-// 4 after the generation has ended, and of step 5, whose state it does not
-// have. It keeps the whole state after step 4.
-TEST_F(JobCommitsTest, RecordsStepsThatRankZeroDidNotTellOf) {
-  protocol::StartWorker first, second;
-  std::unique_ptr<Client> worker = StartWorker(&first);
-  const std::unique_ptr<Client> other = StartWorker(&second);
-  for (Client* client : {worker.get(), other.get()}) {
-    ASSERT_TRUE(Next(*client).has_start_generation());
-    SayRunning(*client, 1);
-  }
-  for (const int64_t step : {1, 2}) SayStepDone(*worker, 1, step);
-  AwaitHandled(*worker, 1);
-  for (const int64_t step : {1, 2, 3}) SayStepDone(*other, 1, step);
-  AwaitHandled(*other, 1);
-  worker.reset();
-  SayDied(first);
-  EXPECT_TRUE(Next(*other).has_abort_generation());
-  for (const int64_t step : {4, 5}) SayStepDone(*other, 1, step);
-  protocol::ToCoordinator ready;
-  protocol::HeldReplicas* replicas =
-      ready.mutable_worker_ready()->mutable_replicas();
-  replicas->set_address("127.0.0.1:1");
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    protocol::HeldReplica* part = replicas->add_parts();
-    part->set_generation(1);
-    part->set_step(4);
-    part->set_rank(rank);
-    part->set_num_ranks(2);
-    part->set_kind(protocol::REPLICA_KIND_LIVE);
-  }
-  Send(*other, 2, std::move(ready));
-  worker = StartWorker(&first);
-  const protocol::FromCoordinator start = Next(*other);
-  EXPECT_EQ(start.start_generation().replica_restore().step(), 4);
-  const auto metrics = ReadFile(run_directory_ + "/metrics.jsonl");
-  ASSERT_TRUE(metrics.ok()) << metrics.status();
-  std::istringstream lines(*metrics);
-  std::vector<std::string> steps;
-  for (std::string line; std::getline(lines, line);) {
-    steps.push_back(line.substr(0, line.find(',')));
-  }
-  EXPECT_THAT(steps, ElementsAre(R"({"step":1)", R"({"step":2)", R"({"step":3)",
-                                 R"({"step":4)"));
 }
 
 class ExportingJobTest : public JobCommitsTest {

@@ -88,27 +88,6 @@ TEST_F(RunOutputTest, WritesEachStepOnce) {
   EXPECT_EQ(std::count(metrics->begin(), metrics->end(), '\n'), 4);
 }
 
-// Goal: a step that only ranks besides the first have told of is written once
-// the state after it is restored, and not otherwise. Method: steps that were
-// kept, told again by the first rank, restored, or trained again.
-TEST_F(RunOutputTest, WritesStepsThatWereKept) {
-  auto output = RunOutput::Open(folder_, 1.0);
-  ASSERT_TRUE(output.ok()) << output.status();
-  (*output)->KeepStep(Record(1, 1));
-  EXPECT_TRUE((*output)->Step(Record(1, 1)));
-  (*output)->KeepStep(Record(1, 1));
-  for (const int64_t step : {2, 3, 3, 4}) (*output)->KeepStep(Record(1, step));
-  EXPECT_EQ((*output)->last_step(), 1);
-  (*output)->SettleSteps(3);
-  EXPECT_EQ((*output)->last_step(), 3);
-  (*output)->SettleSteps(4);
-  EXPECT_EQ((*output)->last_step(), 3) << "step 4 was to be trained again";
-  EXPECT_TRUE((*output)->Step(Record(2, 4)));
-  const auto metrics = ReadFile(folder_ + "/metrics.jsonl");
-  ASSERT_TRUE(metrics.ok());
-  EXPECT_EQ(std::count(metrics->begin(), metrics->end(), '\n'), 4);
-}
-
 // Goal: the end of another host's log is kept once, though an agent that
 // reconnects sends it again, also to a restarted coordinator. Method: the same
 // text twice, again after a restart, then that of a later process.

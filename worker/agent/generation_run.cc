@@ -363,7 +363,6 @@ bool GenerationRun::SendsTimelineOf(int64_t step) const {
 
 void GenerationRun::ReportStep(const StepResult& result,
                                const std::optional<Validation>& validation) {
-  reported_step_ = result.step;
   stop_ = stop_ || result.stop;
   last_loss_ = result.loss;
   protocol::ToCoordinator message = NewMessage();
@@ -472,10 +471,11 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
           ? -1
           : first_step_ - 1;
   RETURN_IF_ERROR(BeginReplicas(job));
+  std::optional<StepResult> result;
   while (trainer_->completed_steps() < training.num_steps && !stop_) {
     const int64_t step = trainer_->completed_steps() + 1;
-    ASSIGN_OR_RETURN(result_, TakeStep(job));
-    const int64_t known_step = result_.has_value() ? result_->step : -1;
+    ASSIGN_OR_RETURN(result, TakeStep(job));
+    const int64_t known_step = result.has_value() ? result->step : -1;
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));
@@ -488,12 +488,12 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       RETURN_IF_ERROR(SendStateHash(job));
     }
     // Validation belongs to this very step, so its result must be known.
-    if (validates || evaluates) RETURN_IF_ERROR(CatchUp(&result_));
+    if (validates || evaluates) RETURN_IF_ERROR(CatchUp(&result));
     std::optional<Validation> validation;
     if (validates || evaluates) {
       ASSIGN_OR_RETURN(validation, Validate(job, validates, evaluates));
     }
-    if (result_.has_value()) ReportStep(*result_, validation);
+    if (result.has_value()) ReportStep(*result, validation);
     // A step's result may be known only when the next one is on its way.
     RETURN_IF_ERROR(KeepReplica(known_step));
     RETURN_IF_ERROR(AwaitReplica(step));
@@ -505,16 +505,16 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     }
     RETURN_IF_ERROR(TakeReplica(job));
     RETURN_IF_ERROR(KeepReplica(known_step));
-    if (result_.has_value() && begun_checkpoint_.has_value() &&
-        result_->step >= begun_checkpoint_->info.step) {
+    if (result.has_value() && begun_checkpoint_.has_value() &&
+        result->step >= begun_checkpoint_->info.step) {
       activity_ = RankActivity::kExempt;
       RETURN_IF_ERROR(WriteSnapshot());
     }
   }
   activity_ = RankActivity::kExempt;
-  result_.reset();
-  RETURN_IF_ERROR(CatchUp(&result_));
-  if (result_.has_value()) ReportStep(*result_, std::nullopt);
+  result.reset();
+  RETURN_IF_ERROR(CatchUp(&result));
+  if (result.has_value()) ReportStep(*result, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   std::optional<uint64_t> parameter_hash;
   const bool can_save = !message_.checkpoint_directory().empty();

@@ -171,8 +171,6 @@ class GenerationRun {
   // State of training, used on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;
-  std::optional<StepResult> result_;  // The newest that is known.
-  int64_t reported_step_ = 0;         // By ReportStep().
   ComparedState compared_;
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;

@@ -173,11 +173,6 @@ void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
   std::optional<KeptState> kept = trainer.KeepState();
   if (!kept.has_value()) return;
   keeps_state_ = true;
-  // Every rank that has reported this step may be gone.
-  if (kept->result.has_value()) result_ = std::move(kept->result);
-  if (result_.has_value() && result_->step > reported_step_) {
-    ReportStep(*result_, std::nullopt);
-  }
   const CheckpointInfo info = InfoOf(job, kept->completed_steps);
   for (const Rank rank :
        RanksToKeep(rank_, kept->parts, message_, job.fault.replica_partners)) {

@@ -162,12 +162,9 @@ class CpuTrainer final : public Trainer {
   }
 
   std::optional<KeptState> KeepState() override {
-    const int64_t returned_steps = completed_steps_;
     if (step_under_way_ && !CompleteUpdate()) return std::nullopt;
     if (!ReadMoments().ok()) return std::nullopt;
     KeptState kept = {.completed_steps = completed_steps_};
-    // An update follows the sum of the scalars over all ranks.
-    if (completed_steps_ > returned_steps) kept.result = ResultOfStep();
     const int32_t copies =
         layout_.zero == 0 ? layout_.data : layout_.data_groups;
     const int32_t num_slices = layout_.data / copies;
@@ -251,7 +248,7 @@ class CpuTrainer final : public Trainer {
 
   absl::StatusOr<StepResult> TakeStep(const StepRequest& request,
                                       RunObserver* observer) {
-    step_began_s_ = MonotonicSeconds();
+    const double start_s = MonotonicSeconds();
     moment_copies_->Release();
     inputs_.step = completed_steps_ + 1;
     inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
@@ -267,16 +264,7 @@ class CpuTrainer final : public Trainer {
     RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step, observer));
     step_under_way_ = false;
     completed_steps_ = inputs_.step;
-    StepResult result = ResultOfStep();
-    result.timeline.emplace().rank = rank_;
-    training_->FillTimeline(&*result.timeline);
-    result.timeline->begin_s = executor_->began_s();
-    return result;
-  }
 
-  // Of the newest step, once its scalars are summed over all ranks.
-  StepResult ResultOfStep() const {
-    const double* scalars = Buffer<double>(programs_->training.scalars_buffer);
     StepResult result{.step = inputs_.step,
                       .loss = scalars[kLossScalar] * inputs_.token_scale,
                       .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]) *
@@ -288,7 +276,10 @@ class CpuTrainer final : public Trainer {
     if (layout_.trains_preferences()) {
       result.preference = PreferenceMetricsOf(scalars, inputs_.token_scale);
     }
-    result.step_time_s = MonotonicSeconds() - step_began_s_;
+    result.step_time_s = MonotonicSeconds() - start_s;
+    result.timeline.emplace().rank = rank_;
+    training_->FillTimeline(&*result.timeline);
+    result.timeline->begin_s = executor_->began_s();
     return result;
   }
 
@@ -400,8 +391,7 @@ class CpuTrainer final : public Trainer {
   BatchSource* const batches_;
   ProgressBoard* const progress_;
   int64_t completed_steps_ = 0;
-  bool step_under_way_ = false;  // Or failed.
-  double step_began_s_ = 0;
+  bool step_under_way_ = false;              // Or failed.
   std::shared_ptr<StateSnapshot> snapshot_;  // The last one's memory.
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;

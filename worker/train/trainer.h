@@ -120,9 +120,6 @@ struct StartPart {
 // Training state that outlived a failed step.
 struct KeptState {
   int64_t completed_steps = 0;
-  // The newest step's result, where RunStep() has failed and the step counts
-  // all the same.
-  std::optional<StepResult> result;
   // What each rank would write into a checkpoint, as far as it is here: this
   // rank's part, and those of ranks that hold the same state. In host memory.
   std::map<Rank, std::vector<StatePiece>> parts;
