@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/replica_plan.h"
@@ -151,7 +152,8 @@ SideWork::Work JobRunner::BeginCommit(const std::shared_ptr<Commit>& commit,
   return [this, commit, info, entries = std::move(entries),
           files = CheckpointFiles(), directory = CheckpointDirectory(),
           lock = checkpoint_lock_, keep = job_.checkpoint.keep,
-          oldest = OldestToExport()]() -> SideWork::Then {
+          oldest = OldestToExport(),
+          above_is_durable = above_is_durable_]() -> SideWork::Then {
     // The last moment at which a commit can be refused: only now does it count
     // that no other coordinator has taken over.
     const auto may_commit = [&]() -> absl::Status {
@@ -171,13 +173,16 @@ SideWork::Work JobRunner::BeginCommit(const std::shared_ptr<Commit>& commit,
       outcome.status = CommitCheckpoint(
           *files, directory, info, entries,
           CheckpointsToKeep(*files, directory, keep, oldest, info.step),
-          may_commit);
+          may_commit, above_is_durable);
     }
     if (outcome.status.ok()) {
       const absl::StatusOr<std::string> path =
           PathOfStep(*files, directory, info.step);
       if (path.ok()) outcome.path = *path;
       outcome.status = path.status();
+    }
+    if (outcome.status.ok()) {
+      outcome.logged = log_->WriteCheckpointCommitted(info.step, outcome.path);
     }
     outcome.seconds = MonotonicSeconds() - began_s;
     return [this, commit, outcome] { OnCommitEnd(*commit, outcome); };
@@ -190,12 +195,20 @@ void JobRunner::OnCommitEnd(Commit& commit, const CommitOutcome& outcome) {
   std::erase_if(commits_,
                 [&](const auto& other) { return other.get() == &commit; });
   if (!outcome.status.ok()) {
+    if (commit.generation == state_->generation()) AbandonParts(commit.step);
     FailCommit({commit.generation, commit.step},
                std::string(outcome.status.message()));
     return;
   }
-  MustSucceed(
-      [&] { return log_->CheckpointCommitted(commit.step, outcome.path); });
+  above_is_durable_ = true;
+  bool tries_again = false;  // Then the first half, too.
+  MustSucceed([&]() -> absl::Status {
+    if (std::exchange(tries_again, true)) {
+      return log_->CheckpointCommitted(commit.step, outcome.path);
+    }
+    RETURN_IF_ERROR(outcome.logged);
+    return log_->CountCheckpointCommitted(commit.step, outcome.path);
+  });
   verify_before_restore_ = false;
   double waited_s = 0, written_s = 0;
   for (const auto& [rank, part] : commit.parts) {
@@ -223,6 +236,28 @@ void JobRunner::OnCommitEnd(Commit& commit, const CommitOutcome& outcome) {
   ExportStep(commit.step, outcome.path);
   Handle(StepCommitted{commit.generation, commit.step});
   ReconsiderInterval();
+}
+
+void JobRunner::AbandonParts(int64_t step) {
+  abandoned_steps_.insert(step);
+  for (const auto& [rank, part] : parts_[step]) {
+    Acknowledge(worker_sessions_[part.worker], part.sequence);
+  }
+  parts_.erase(step);
+  if (checkpoint_lock_ == nullptr) return;
+  // The step itself stays until the next one: a coordinator that takes over
+  // now may be told of its parts once more.
+  committing_->Add([this, step]() -> SideWork::Work {
+    if (exit_code_.has_value()) return nullptr;
+    return [files = CheckpointFiles(), directory = CheckpointDirectory(),
+            lock = checkpoint_lock_, committed = state_->committed_step(),
+            step]() -> SideWork::Then {
+      if (lock->CheckHeld().ok()) {
+        RemoveUncommitted(*files, directory, committed, step).IgnoreError();
+      }
+      return [] {};
+    };
+  });
 }
 
 void JobRunner::FailCommit(const CommitStep& action,

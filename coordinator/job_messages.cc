@@ -299,8 +299,11 @@ void JobRunner::OnWorkerMessage(SessionId session, const ProcessId& process,
       break;
     }
     case protocol::ToCoordinator::kStepDone:
-      if (rank.has_value()) {
-        OnStepDone(*rank, message.generation(), message.step_done());
+      if (rank.has_value() && generation == state_->generation()) {
+        OnStepOfRank(*rank, message.generation(), message.step_done());
+      }
+      if (generation <= state_->generation()) {
+        RecordStep(message.generation(), message.step_done());
       }
       break;
     case protocol::ToCoordinator::kHeartbeat:
@@ -357,9 +360,8 @@ void JobRunner::OnRendezvous(SessionId session,
   server_->Send(session, answer);
 }
 
-void JobRunner::OnStepDone(Rank rank, int64_t generation,
-                           const protocol::StepDone& step) {
-  if (Generation{generation} != state_->generation()) return;
+void JobRunner::OnStepOfRank(Rank rank, int64_t generation,
+                             const protocol::StepDone& step) {
   OnReplicaStep(rank, step);
   output_->AddRankStep(rank, generation, step.step(), step.stage(),
                        FromMessage(step.breakdown()), step.validation_s());
@@ -386,13 +388,10 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
     }
   }
   WatchCompute(rank, step);
-  // All ranks report the same loss. One that lived on tells of the last steps
-  // before a takeover, when rank 0 may be lost with the coordinator.
-  if (rank != Rank{0} && !(options_.taken_over_from >= 0 &&
-                           state_->phase() == JobState::Phase::kRejoining)) {
-    return;
-  }
-  hang_watch_.NoteStep(step.step_time_s());
+  if (rank == Rank{0}) hang_watch_.NoteStep(step.step_time_s());
+}
+
+void JobRunner::RecordStep(int64_t generation, const protocol::StepDone& step) {
   const int64_t tokens =
       job_.training.global_batch * job_.model.sequence_length;
   const std::map<std::string, double> evaluation(
@@ -436,7 +435,10 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
           step.step(), set, loss, std::exp(loss)));
     }
   }
-  WatchLoss(step.step(), step.loss());
+  // A generation that has ended cannot go back any more.
+  if (Generation{generation} == state_->generation()) {
+    WatchLoss(step.step(), step.loss());
+  }
 }
 
 void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
@@ -444,7 +446,8 @@ void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
   const protocol::CheckpointPart& part = message.checkpoint_part();
   const Generation generation{message.generation()};
   if (generation != state_->generation() ||
-      part.step() <= state_->committed_step()) {
+      part.step() <= state_->committed_step() ||
+      abandoned_steps_.contains(part.step())) {
     Acknowledge(worker_sessions_[worker], message.sequence());
     return;
   }
@@ -462,11 +465,17 @@ void JobRunner::OnCheckpointPart(WorkerIdx worker, Rank rank,
                    .worker = worker,
                    .sequence = message.sequence(),
                    .waited_s = part.waited_s(),
-                   .written_s = part.written_s()};
+                   .written_s = part.written_s(),
+                   .failed = !part.error().empty()};
   if (is_new) output_->AddCheckpoint(rank, part.waited_s());
+  const bool is_over =
+      static_cast<int32_t>(of_step.size()) == plan_->layout.num_ranks() &&
+      std::any_of(of_step.begin(), of_step.end(),
+                  [](const auto& entry) { return entry.second.failed; });
   // This comes first: a job whose last checkpoint has failed ends.
   if (part.memory_changed()) OnMemoryChanged(worker, rank, part.step());
   Handle(PartWritten{worker, generation, part.step(), part.error()});
+  if (is_over && generation == state_->generation()) AbandonParts(part.step());
 }
 
 void JobRunner::OnProfile(const protocol::ToCoordinator& message) {

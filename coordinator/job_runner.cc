@@ -163,7 +163,16 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
 void JobRunner::OnTick() {
   ReportMetricsWarnings();
   const absl::Time now = MonotonicNow();
-  if (now - last_tick_ > kOwnStall) hang_watch_.Forgive(now);
+  if (now - last_tick_ > kOwnStall) {
+    hang_watch_.Forgive(now);
+    output_->Event(
+        {.event = "coordinator_stood_still",
+         .generation = ToInt(state_->generation()),
+         .detail = absl::StrCat(
+             "for ", FormatSeconds(absl::ToDoubleSeconds(now - last_tick_)),
+             ", which counts as no silence of others; its host is overloaded, "
+             "or the disk of the run directory is slow")});
+  }
   last_tick_ = now;
   CheckHang();
   CopyRunFiles();
@@ -242,6 +251,7 @@ void JobRunner::Do(const RecordGeneration& action) {
   rendezvous_waiters_.clear();
   hang_watch_.Begin(0, 0, MonotonicNow());
   parts_.clear();
+  abandoned_steps_.clear();
   timelines_.clear();
   parameter_hashes_.clear();
   if (began_training_ && !recovery_began_s_.has_value()) {

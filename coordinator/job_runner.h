@@ -85,6 +85,7 @@ class JobRunner {
                         // coordinator needs it again.
     double waited_s;    // As in CheckpointPart.
     double written_s;
+    bool failed = false;
   };
   // A commit that the state machine waits for, or has given up.
   struct Commit {
@@ -98,8 +99,9 @@ class JobRunner {
   };
   struct CommitOutcome {
     absl::Status status;
-    std::string path;    // The step's folder.
-    double seconds = 0;  // That it took.
+    std::string path;     // The step's folder.
+    absl::Status logged;  // Whether the log has it on disk, if it succeeded.
+    double seconds = 0;   // That it took.
   };
 
   JobRunner(const CoordinatorOptions& options, JobSpec job, std::string probe,
@@ -136,8 +138,13 @@ class JobRunner {
   void OnWorkerMessage(SessionId session, const ProcessId& process,
                        const protocol::ToCoordinator& message);
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
-  void OnStepDone(Rank rank, int64_t generation,
-                  const protocol::StepDone& step);
+  // What the step was on that rank of the current generation.
+  void OnStepOfRank(Rank rank, int64_t generation,
+                    const protocol::StepDone& step);
+  // What the step was for the job: the same whoever tells, so the first report
+  // is recorded. Reports of a generation that has ended count too, since the
+  // next one may go on from the state after them.
+  void RecordStep(int64_t generation, const protocol::StepDone& step);
   // What ranks say of themselves while they train, watched for hangs, slow
   // ranks and wrong numbers; job_watching.cc.
   void BeginWatching();
@@ -191,6 +198,9 @@ class JobRunner {
   void ReconsiderInterval();
   void ReportInterval(const IntervalChoice& choice, int64_t from);
   static bool GiveUp(Commit& commit);  // False: it is too late.
+  // The step will not be committed: its ranks need not tell of their parts
+  // again, and what lies on disk of the steps before it is removed.
+  void AbandonParts(int64_t step);
   void FailCommit(const CommitStep& action, const std::string& reason);
   void Do(const TellWorkersToStop&);
   void Do(const Report& action);
@@ -403,6 +413,8 @@ class JobRunner {
   std::map<int32_t, RunCopy> run_copies_;  // By agent.
   absl::Time copied_ = absl::InfinitePast();
   std::vector<std::shared_ptr<Commit>> commits_;  // Without an answer.
+  // The folders above that of checkpoints; this process has committed one.
+  bool above_is_durable_ = false;
   // How long commits wait for an earlier coordinator on another host, which may
   // hold the folder of checkpoints until it ends.
   absl::Time awaited_until_ = absl::InfinitePast();
@@ -449,6 +461,7 @@ class JobRunner {
   std::map<std::string, std::string> rendezvous_;
   std::map<std::string, std::set<SessionId>> rendezvous_waiters_;
   std::map<int64_t, std::map<Rank, Part>> parts_;
+  std::set<int64_t> abandoned_steps_;  // Their checkpoints have failed.
   std::string commit_detail_;  // What the newest committed checkpoint cost.
   struct MeasuredRank {
     RankTimeline timeline;

@@ -21,6 +21,11 @@ absl::Status SystemError(const std::string& what, const std::string& path) {
       absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
 }
 
+std::string CommittedRecord(int64_t step, const std::string& path) {
+  return JsonText(
+      Json{{"record", "committed"}, {"step", step}, {"path", path}});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WriteAheadLog>> WriteAheadLog::Open(
@@ -101,6 +106,12 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
 }
 
 absl::Status WriteAheadLog::Append(const std::string& record) {
+  RETURN_IF_ERROR(Write(record));
+  return Apply(record);
+}
+
+absl::Status WriteAheadLog::Write(const std::string& record) {
+  const std::lock_guard<std::mutex> lock(writing_);
   const std::string line = LogLine(record);
   size_t written = 0;
   while (written < line.size()) {
@@ -120,7 +131,6 @@ absl::Status WriteAheadLog::Append(const std::string& record) {
     written += static_cast<size_t>(count);
   }
   if (fdatasync(fd_) != 0) return SystemError("cannot make durable", path_);
-  RETURN_IF_ERROR(Apply(record));
   return copies_ == nullptr ? absl::OkStatus() : copies_->Append(record);
 }
 
@@ -128,6 +138,7 @@ absl::Status WriteAheadLog::KeepCopies(std::unique_ptr<LogCopies> copies,
                                        const std::vector<Keeper>& keepers) {
   // The copies have this record already.
   if (job_.keepers != keepers) RETURN_IF_ERROR(Append(KeepersRecord(keepers)));
+  const std::lock_guard<std::mutex> lock(writing_);
   copies_ = std::move(copies);
   return absl::OkStatus();
 }
@@ -152,8 +163,15 @@ absl::Status WriteAheadLog::ProfileChosen(const std::string& profile_yaml) {
 }
 absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
                                                 const std::string& path) {
-  return Append(
-      JsonText(Json{{"record", "committed"}, {"step", step}, {"path", path}}));
+  return Append(CommittedRecord(step, path));
+}
+absl::Status WriteAheadLog::WriteCheckpointCommitted(int64_t step,
+                                                     const std::string& path) {
+  return Write(CommittedRecord(step, path));
+}
+absl::Status WriteAheadLog::CountCheckpointCommitted(int64_t step,
+                                                     const std::string& path) {
+  return Apply(CommittedRecord(step, path));
 }
 absl::Status WriteAheadLog::StepsLeftOut(int64_t first, int64_t last) {
   return Append(

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -70,6 +71,11 @@ class WriteAheadLog {
   absl::Status PlanChosen(const std::string& plan_json);
   absl::Status ProfileChosen(const std::string& profile_yaml);
   absl::Status CheckpointCommitted(int64_t step, const std::string& path);
+  // The same in two halves: a disk that is slow to make the record durable
+  // holds up only the thread that calls the first, which may be any. The second
+  // makes it count in job() and is called on the log's own thread.
+  absl::Status WriteCheckpointCommitted(int64_t step, const std::string& path);
+  absl::Status CountCheckpointCommitted(int64_t step, const std::string& path);
   absl::Status StepsLeftOut(int64_t first, int64_t last);
   absl::Status MemoryDistrusted(Generation generation);
   absl::Status Ended(int exit_code, const std::string& message);
@@ -77,12 +83,14 @@ class WriteAheadLog {
  private:
   WriteAheadLog(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   absl::Status Append(const std::string& record);
+  absl::Status Write(const std::string& record);  // Thread-safe.
   absl::Status Apply(const std::string& record);
 
   const int fd_;
   const std::string path_;
   LoggedJob job_;
   std::vector<std::string> records_;
+  std::mutex writing_;
   std::unique_ptr<LogCopies> copies_;  // Null: there are none.
 };
 

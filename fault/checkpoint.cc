@@ -150,7 +150,9 @@ absl::Status CheckPartIsThere(FileSystem& files, const std::string& folder,
 // that a crash on the way leaves remains, not a checkpoint with holes.
 absl::Status RemoveCheckpoint(FileSystem& files, const std::string& folder) {
   RETURN_IF_ERROR(files.Remove(ManifestPath(folder)));
-  RETURN_IF_ERROR(files.SyncDirectory(folder));
+  const absl::Status synced = files.SyncDirectory(folder);
+  // A host that was away does not have it.
+  if (!absl::IsNotFound(synced)) RETURN_IF_ERROR(synced);
   return files.Remove(folder);
 }
 
@@ -172,24 +174,29 @@ absl::Status RemoveOldCheckpoints(FileSystem& files,
                                   const std::string& directory,
                                   const Manifest& manifest, int32_t keep) {
   const int64_t newest = manifest.info.step;
-  RETURN_IF_ERROR(RemoveUnnamedFiles(
-      files, JoinPath(directory, StepName(newest)), manifest));
+  // What cannot be removed, such as a damaged folder, does not keep the rest.
+  absl::Status first = RemoveUnnamedFiles(
+      files, JoinPath(directory, StepName(newest)), manifest);
   ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(directory));
   // Newest first. Later steps belong to a history that was rolled back or to
   // another run; they are not this run's to delete.
   std::reverse(names.begin(), names.end());
   int32_t num_kept = 1;
   for (const std::string& name : names) {
+    // A host that is gone would be waited for with every call.
+    if (absl::IsUnavailable(first)) break;
     const int64_t step = StepOfName(name);
     if (step < 0 || step >= newest) continue;
     const std::string folder = JoinPath(directory, name);
+    absl::Status removed;
     if (!files.Exists(ManifestPath(folder))) {
-      RETURN_IF_ERROR(files.Remove(folder));
+      removed = files.Remove(folder);
     } else if (++num_kept > keep) {
-      RETURN_IF_ERROR(RemoveCheckpoint(files, folder));
+      removed = RemoveCheckpoint(files, folder);
     }
+    if (first.ok()) first = removed;
   }
-  return absl::OkStatus();
+  return first;
 }
 
 // Makes the step's folder itself findable after a crash: any folder above it
@@ -292,7 +299,8 @@ absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
                               const CheckpointInfo& info,
                               const std::vector<std::string>& parts,
                               int32_t keep,
-                              const std::function<absl::Status()>& may_commit) {
+                              const std::function<absl::Status()>& may_commit,
+                              bool above_is_durable) {
   std::vector<ManifestFile> entries;
   for (const std::string& part : parts) {
     ASSIGN_OR_RETURN(ManifestFile entry, ParsePart(part));
@@ -318,12 +326,27 @@ absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
   }
   // Hosts whose devices are idle have written no part.
   RETURN_IF_ERROR(files.MakeDirectories(folder));
-  RETURN_IF_ERROR(SyncFolders(files, directory));
+  RETURN_IF_ERROR(above_is_durable ? files.SyncDirectory(directory)
+                                   : SyncFolders(files, directory));
   RETURN_IF_ERROR(PlaceManifest(files, folder, text, may_commit));
   // The checkpoint is committed whatever comes of the cleaning up; what stays
   // behind, the next commit removes.
   RemoveOldCheckpoints(files, directory, manifest, std::max(keep, 1))
       .IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status RemoveUncommitted(FileSystem& files, const std::string& directory,
+                               int64_t after, int64_t before) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  for (const std::string& name : names) {
+    const int64_t step = StepOfName(name);
+    const std::string folder = JoinPath(directory, name);
+    if (step <= after || step >= before || files.Exists(ManifestPath(folder))) {
+      continue;
+    }
+    RETURN_IF_ERROR(files.Remove(folder));
+  }
   return absl::OkStatus();
 }
 

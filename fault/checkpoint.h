@@ -75,10 +75,22 @@ bool IsPartOf(const std::string& entry,
 //
 // `may_commit`, if there is one, is called right before the rename, when all
 // that can take long is done. Its error ends the commit, and is returned.
+//
+// `above_is_durable`: the folders above `directory` are known to survive a
+// crash, as after an earlier commit by this process. Else all of them are
+// synced, which takes long where others write much to the same disks.
 absl::Status CommitCheckpoint(
     FileSystem& files, const std::string& directory, const CheckpointInfo& info,
     const std::vector<std::string>& parts, int32_t keep,
-    const std::function<absl::Status()>& may_commit = nullptr);
+    const std::function<absl::Status()>& may_commit = nullptr,
+    bool above_is_durable = false);
+
+// Removes what was written of checkpoints of steps between `after` and
+// `before`, both excluded, that were never committed. For commits that fail, as
+// on a full disk: otherwise the remains would stay until a commit succeeds. The
+// caller knows that none of these steps will be committed any more.
+absl::Status RemoveUncommitted(FileSystem& files, const std::string& directory,
+                               int64_t after, int64_t before);
 
 struct CheckpointEntry {
   std::string path;  // The step's folder.

@@ -17,7 +17,7 @@ namespace millrace {
 
 class WritableFile {
  public:
-  virtual ~WritableFile() = default;
+  virtual ~WritableFile() = default;  // Closes it, if nobody has.
   virtual absl::Status Append(const void* data, int64_t num_bytes) = 0;
   // fsync: what was appended survives a crash once this returns.
   virtual absl::Status Sync() = 0;

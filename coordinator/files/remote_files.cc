@@ -235,6 +235,11 @@ class RemoteWritableFile : public WritableFile {
  public:
   RemoteWritableFile(std::shared_ptr<Link> link, FileRequest request)
       : link_(std::move(link)), request_(std::move(request)) {}
+  // A file that nobody closed, since a write failed, is closed over there.
+  ~RemoteWritableFile() override {
+    request_.clear_data();
+    if (is_open_) Call(FILE_CALL_CLOSE).IgnoreError();
+  }
 
   absl::Status Append(const void* data, int64_t num_bytes) override {
     const char* next = static_cast<const char*>(data);
@@ -256,12 +261,19 @@ class RemoteWritableFile : public WritableFile {
  private:
   absl::Status Call(FileCall call) {
     request_.set_call(call);
-    return link_->Ask(request_).status();
+    const absl::Status status = link_->Ask(request_).status();
+    // The other end closes what is written over a connection that ends.
+    if (call == FILE_CALL_CLOSE || absl::IsUnavailable(status) ||
+        absl::IsAborted(status)) {
+      is_open_ = false;
+    }
+    return status;
   }
 
   const std::shared_ptr<Link> link_;
   FileRequest request_;
   int64_t num_written_ = 0;
+  bool is_open_ = true;  // Over there.
 };
 
 template <typename Link>

@@ -159,8 +159,9 @@ class Client::Impl {
   void DropOlderThan(int64_t generation) {
     boost::asio::post(loop_, [this, generation] {
       std::erase_if(unacknowledged_, [&](const auto& entry) {
-        const int64_t own = entry.second.generation();
-        return own != 0 && own < generation;
+        const protocol::ToCoordinator& message = entry.second;
+        return message.generation() != 0 && message.generation() < generation &&
+               !message.has_step_done();
       });
     });
   }

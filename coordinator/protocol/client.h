@@ -58,8 +58,9 @@ class Client {
   // The next connection goes to one of these, as in ClientOptions; a connection
   // that is there stays. InvalidArgument for an address that is not one.
   absl::Status SetAddress(const std::string& address);
-  // Forgets what is not acknowledged of generations below `generation`; 0
-  // messages, which belong to none, stay.
+  // Forgets what is not acknowledged of generations below `generation`.
+  // Messages of generation 0, which belong to none, stay. So do reports of
+  // steps, since the next generation may go on from the state after them.
   void DropOlderThan(int64_t generation);
 
   // The next message, or nothing after `timeout`. Unavailable when the

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/files.h"
@@ -27,6 +29,7 @@
 namespace millrace {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -284,11 +287,7 @@ TEST_F(JobCommitsTest, RecoversWhileACommitHangs) {
   EXPECT_THAT(Next(*visitor).status().json(), HasSubstr(R"("over":false)"));
 
   other.reset();
-  protocol::ToCoordinator death;
-  death.mutable_worker_died()->set_worker(second.worker());
-  death.mutable_worker_died()->set_incarnation(second.incarnation());
-  death.mutable_worker_died()->set_detail("killed by the test");
-  agent_->SendReliably(death);
+  SayDied(second);
   EXPECT_TRUE(Next(*worker).has_abort_generation());
   SayCleared(*worker, 2);
   other = StartWorker(&second);
@@ -356,6 +355,80 @@ TEST_F(JobCommitsTest, ReplacesARankWhoseMemoryChanged) {
   EXPECT_FALSE(IsCommitted("00000008"));
   EXPECT_THAT(AwaitEvent("replicas_differ"),
               HasSubstr("after step 8 the state of rank 1 changed in memory"));
+}
+
+// Goal: checkpoints that a full disk refuses do not stay on it: the next one
+// that fails removes them, and once there is room the next is committed.
+// Method: the parts of three steps are written, and no byte more fits while the
+// first two are to be committed.
+TEST_F(JobCommitsTest, RemovesWhatFailedFromAFullDisk) {
+  protocol::StartWorker order;
+  std::vector<std::unique_ptr<Client>> owned;
+  std::vector<Client*> workers;
+  for (int i = 0; i < 2; ++i) {
+    owned.push_back(StartWorker(&order));
+    workers.push_back(owned.back().get());
+  }
+  for (Client* client : workers) {
+    EXPECT_TRUE(Next(*client).has_start_generation());
+    SayRunning(*client, 1);
+  }
+  std::vector<std::vector<protocol::ToCoordinator>> parts;
+  for (const int64_t step : {4, 8, 12}) parts.push_back(WriteParts(1, step));
+  const std::string folder = run_directory_ + "/checkpoints/step-000000";
+  files_.SetCapacity(files_.used_bytes());
+  Report(workers, parts[0]);
+  EXPECT_THAT(AwaitEvent(R"("generation":1,"step":4)"),
+              HasSubstr("checkpoint_failed"));
+  EXPECT_TRUE(files_.Exists(folder + "04"));
+  Report(workers, parts[1]);
+  EXPECT_THAT(AwaitEvent(R"("generation":1,"step":8)"),
+              HasSubstr("checkpoint_failed"));
+  for (const absl::Time end = absl::Now() + kMessageLimit;
+       files_.Exists(folder + "04") && absl::Now() < end;) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_FALSE(files_.Exists(folder + "04"));
+  Report(workers, parts[2]);  // There is room now.
+  AwaitEvent(R"("event":"checkpoint_committed","generation":1,"step":12)");
+  EXPECT_TRUE(IsCommitted("00000012"));
+}
+
+// Goal: every step has a record, whoever reports it: the rank that comes first,
+// and one whose report of an ended generation comes late. Method: the second
+// rank alone reports, the first dies.
+TEST_F(JobCommitsTest, RecordsStepsThatOneRankReports) {
+  protocol::StartWorker first, second;
+  std::unique_ptr<Client> dies = StartWorker(&first);
+  const std::unique_ptr<Client> worker = StartWorker(&second);
+  for (Client* client : {dies.get(), worker.get()}) {
+    ASSERT_TRUE(Next(*client).has_start_generation());
+    SayRunning(*client, 1);
+  }
+  const auto report = [&](int64_t generation, int64_t step) {
+    protocol::ToCoordinator done;
+    done.mutable_step_done()->set_step(step);
+    done.mutable_step_done()->set_loss(2.5);
+    done.mutable_step_done()->set_step_time_s(0.01);
+    Send(*worker, generation, std::move(done));
+  };
+  report(1, 1);
+  dies.reset();
+  SayDied(first);
+  EXPECT_TRUE(Next(*worker).has_abort_generation());
+  report(1, 2);
+  report(1, 2);  // As after a lost connection.
+  report(1, 3);
+  AwaitHandled(*worker, 2);
+  const auto metrics = ReadFile(run_directory_ + "/metrics.jsonl");
+  ASSERT_TRUE(metrics.ok()) << metrics.status();
+  std::vector<std::string> starts;
+  for (const absl::string_view line :
+       absl::StrSplit(*metrics, '\n', absl::SkipEmpty())) {
+    starts.emplace_back(line.substr(0, line.find(',')));
+  }
+  EXPECT_THAT(starts,
+              ElementsAre(R"({"step":1)", R"({"step":2)", R"({"step":3)"));
 }
 
 class ExportingJobTest : public JobCommitsTest {

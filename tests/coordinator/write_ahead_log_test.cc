@@ -28,7 +28,12 @@ class WriteAheadLogTest : public testing::Test {
     ASSERT_TRUE((*log)->GenerationRaised(Generation{1}).ok());
     ASSERT_TRUE((*log)->PlanChosen("{\"a\": \"b\\n\"}").ok());
     ASSERT_TRUE((*log)->GenerationRaised(Generation{2}).ok());
-    ASSERT_TRUE((*log)->CheckpointCommitted(7, "/x/step-7").ok());
+    ASSERT_TRUE((*log)->CheckpointCommitted(5, "/x/step-5").ok());
+    // In two halves.
+    ASSERT_TRUE((*log)->WriteCheckpointCommitted(7, "/x/step-7").ok());
+    EXPECT_EQ((*log)->job().committed_step, 5);
+    ASSERT_TRUE((*log)->CountCheckpointCommitted(7, "/x/step-7").ok());
+    EXPECT_EQ((*log)->job().committed_step, 7);
     ASSERT_TRUE((*log)->StepsLeftOut(8, 9).ok());
     ASSERT_TRUE((*log)->MemoryDistrusted(Generation{2}).ok());
   }

@@ -294,8 +294,13 @@ class HostsJob(Job):
         self.process = self.agents[self.first]
 
     def start_again(self, number):
-        """As a service that restarts does; the coordinator may have another address now."""
-        address = pathlib.Path(self.folder(), "address").read_text().split()[0]
+        """As a service that restarts does; the coordinator may have another address now. Other
+        hosts' copies of the run, of which one may be the longest for a moment, have none."""
+        def path():
+            host = self.hosts.folder_of(self.host_of_coordinator() or self.first)
+            return pathlib.Path(host, "runs", os.path.basename(self.folder()), "address")
+        self.wait_until("the coordinator's address", lambda: path().exists(), 10)
+        address = path().read_text().split()[0]
         address = re.search(r"10\.77\.0\.\d+:\d+", address)[0]
         self.start_agent(number, "--join", address)
 

@@ -212,6 +212,41 @@ TEST_F(SpreadCheckpointTest, CommitsOnAHostWithoutRanks) {
   EXPECT_TRUE(idle->Exists("ckpt/step-00000008/manifest.json"));
 }
 
+// Goal: old checkpoints go from all disks at once, also those that a host which
+// was away does not have, or it alone has. Method: two old steps are gone from
+// the mirror, and another is gone from this host.
+TEST_F(SpreadCheckpointTest, RemovesOldStepsThatSomeHostsLack) {
+  std::vector<RankState> state = MakeState(TinyModel(), kLayout);
+  for (const int64_t step : {10, 20, 30, 40}) {
+    ASSERT_TRUE(Save(files_, "ckpt", InfoOf(kLayout, step), state, 9).ok());
+  }
+  ASSERT_TRUE(mirror_->Remove("ckpt/step-00000020").ok());
+  ASSERT_TRUE(mirror_->Remove("ckpt/step-00000030").ok());
+  ASSERT_TRUE(here_.Remove("ckpt/step-00000010").ok());
+  ASSERT_TRUE(Save(files_, "ckpt", InfoOf(kLayout, 50), state, 2).ok());
+  EXPECT_THAT(*files_.List("ckpt"),
+              ElementsAre("step-00000040", "step-00000050"));
+}
+
+// Goal: what commits that failed have left goes, and nothing else. Method:
+// parts of three steps on both sides of the bounds, and a committed step.
+TEST_F(SpreadCheckpointTest, RemovesUncommittedStepsBetweenTwo) {
+  std::vector<RankState> state = MakeState(TinyModel(), kLayout);
+  for (const int64_t step : {20, 30, 40}) {
+    ASSERT_TRUE(WriteCheckpointPart(files_, "ckpt", InfoOf(kLayout, step),
+                                    Rank{0}, state[0].pieces)
+                    .ok());
+  }
+  ASSERT_TRUE(Save(files_, "ckpt", InfoOf(kLayout, 35), state, 9).ok());
+  ASSERT_TRUE(WriteCheckpointPart(files_, "ckpt", InfoOf(kLayout, 30), Rank{0},
+                                  state[0].pieces)
+                  .ok());
+  ASSERT_TRUE(RemoveUncommitted(files_, "ckpt", 20, 40).ok());
+  EXPECT_FALSE(files_.Exists("ckpt/step-00000030"));
+  EXPECT_TRUE(files_.Exists("ckpt/step-00000035"));
+  EXPECT_TRUE(files_.Exists("ckpt/step-00000040"));
+}
+
 // Goal: a folder that stands for another one is read under its name, changed
 // never, and hides nothing that lies elsewhere. Method: a folder on disk.
 TEST(MovedFilesTest, ReadsUnderTheOtherName) {

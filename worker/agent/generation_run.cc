@@ -345,10 +345,11 @@ absl::StatusOr<int64_t> GenerationRun::LoadState(const LoadableState& state) {
 
 // Until a GPU's first timeline nothing is known of where its steps' time went;
 // later steps are taken to be like the last one that was measured.
-TimeBreakdown GenerationRun::BreakdownOf(const StepResult& result) {
+TimeBreakdown GenerationRun::BreakdownOf(const Trainer& trainer,
+                                         const StepResult& result) {
   if (result.timeline.has_value()) {
     breakdown_ =
-        BreakDown(trainer_->program(), *result.timeline, result.step_time_s);
+        BreakDown(trainer.program(), *result.timeline, result.step_time_s);
     breakdown_step_s_ = result.step_time_s;
     return breakdown_;
   }
@@ -361,8 +362,9 @@ bool GenerationRun::SendsTimelineOf(int64_t step) const {
          step == first_step_ + kEarlyTimelineStep - 1;
 }
 
-void GenerationRun::ReportStep(const StepResult& result,
+void GenerationRun::ReportStep(const Trainer& trainer, const StepResult& result,
                                const std::optional<Validation>& validation) {
+  reported_step_ = result.step;
   stop_ = stop_ || result.stop;
   last_loss_ = result.loss;
   protocol::ToCoordinator message = NewMessage();
@@ -373,14 +375,14 @@ void GenerationRun::ReportStep(const StepResult& result,
   done->set_learning_rate(result.learning_rate);
   done->set_step_time_s(result.step_time_s);
   done->set_finite(result.finite);
-  done->set_stage(trainer_->program().stage);
+  done->set_stage(trainer.program().stage);
   if (result.preference.has_value()) {
     protocol::PairRewards* rewards = done->mutable_rewards();
     rewards->set_chosen(result.preference->chosen_reward);
     rewards->set_rejected(result.preference->rejected_reward);
     rewards->set_accuracy(result.preference->accuracy);
   }
-  *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
+  *done->mutable_breakdown() = ToMessage(BreakdownOf(trainer, result));
   done->set_replica_wait_s(std::exchange(replica_wait_s_, 0));
   done->set_replica_error(replicas_->TakeError());
   if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
@@ -422,38 +424,33 @@ void GenerationRun::AddLoad(protocol::StepDone* message) {
   if (load->seconds() >= kLoadWindowSeconds) processor_time_ = now;
 }
 
-absl::Status GenerationRun::CatchUp(std::optional<StepResult>* result) {
+absl::Status GenerationRun::CatchUp() {
   std::optional<StepResult> last;
   ASSIGN_OR_RETURN(last, trainer_->LastResult());
   if (!last.has_value()) return absl::OkStatus();
-  if (result->has_value()) ReportStep(**result, std::nullopt);
-  *result = std::move(last);
+  if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
+  result_ = std::move(last);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<StepResult>> GenerationRun::TakeStep(
-    const JobSpec& job) {
+absl::Status GenerationRun::TakeStep(const JobSpec& job) {
+  result_.reset();
   const int64_t step = trainer_->completed_steps() + 1;
   const auto& left_out = message_.left_out_steps();
   if (std::find(left_out.begin(), left_out.end(), step) != left_out.end()) {
-    std::optional<StepResult> before;
-    RETURN_IF_ERROR(CatchUp(&before));
-    RETURN_IF_ERROR(trainer_->LeaveOutStep());
-    return before;
+    RETURN_IF_ERROR(CatchUp());
+    return trainer_->LeaveOutStep();
   }
   // A GPU returns the result of the step before, and takes longest over its
   // first three.
   const int64_t num_first_steps = job.resources.uses_cuda() ? 3 : 1;
   activity_ = step < first_step_ + num_first_steps ? RankActivity::kFirstStep
                                                    : RankActivity::kStepping;
-  std::optional<StepResult> result;
-  ASSIGN_OR_RETURN(result,
+  ASSIGN_OR_RETURN(result_,
                    trainer_->RunStep({.vote_to_stop = stop_requested_,
                                       .measure = SendsTimelineOf(step)}));
-  if (result.has_value() && !result->finite) {
-    RETURN_IF_ERROR(RepeatBadStep(&*result));
-  }
-  return result;
+  return result_.has_value() && !result_->finite ? RepeatBadStep(&*result_)
+                                                 : absl::OkStatus();
 }
 
 absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
@@ -471,11 +468,10 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
           ? -1
           : first_step_ - 1;
   RETURN_IF_ERROR(BeginReplicas(job));
-  std::optional<StepResult> result;
   while (trainer_->completed_steps() < training.num_steps && !stop_) {
     const int64_t step = trainer_->completed_steps() + 1;
-    ASSIGN_OR_RETURN(result, TakeStep(job));
-    const int64_t known_step = result.has_value() ? result->step : -1;
+    RETURN_IF_ERROR(TakeStep(job));
+    const int64_t known_step = result_.has_value() ? result_->step : -1;
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));
@@ -488,12 +484,12 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       RETURN_IF_ERROR(SendStateHash(job));
     }
     // Validation belongs to this very step, so its result must be known.
-    if (validates || evaluates) RETURN_IF_ERROR(CatchUp(&result));
+    if (validates || evaluates) RETURN_IF_ERROR(CatchUp());
     std::optional<Validation> validation;
     if (validates || evaluates) {
       ASSIGN_OR_RETURN(validation, Validate(job, validates, evaluates));
     }
-    if (result.has_value()) ReportStep(*result, validation);
+    if (result_.has_value()) ReportStep(*trainer_, *result_, validation);
     // A step's result may be known only when the next one is on its way.
     RETURN_IF_ERROR(KeepReplica(known_step));
     RETURN_IF_ERROR(AwaitReplica(step));
@@ -505,16 +501,16 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     }
     RETURN_IF_ERROR(TakeReplica(job));
     RETURN_IF_ERROR(KeepReplica(known_step));
-    if (result.has_value() && begun_checkpoint_.has_value() &&
-        result->step >= begun_checkpoint_->info.step) {
+    if (result_.has_value() && begun_checkpoint_.has_value() &&
+        result_->step >= begun_checkpoint_->info.step) {
       activity_ = RankActivity::kExempt;
       RETURN_IF_ERROR(WriteSnapshot());
     }
   }
   activity_ = RankActivity::kExempt;
-  result.reset();
-  RETURN_IF_ERROR(CatchUp(&result));
-  if (result.has_value()) ReportStep(*result, std::nullopt);
+  result_.reset();
+  RETURN_IF_ERROR(CatchUp());
+  if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   std::optional<uint64_t> parameter_hash;
   const bool can_save = !message_.checkpoint_directory().empty();

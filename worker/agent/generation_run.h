@@ -101,22 +101,22 @@ class GenerationRun {
   // Thread-safe.
   void EndStart();
   absl::Status TrainToTheEnd(const JobSpec& job);
-  // Takes the next step, or leaves it out; reports what is known.
-  absl::StatusOr<std::optional<StepResult>> TakeStep(const JobSpec& job);
+  // Takes the next step, or leaves it out; sets result_ to what is known.
+  absl::Status TakeStep(const JobSpec& job);
   // Runs a step whose loss or gradient is not a number again, and says where
   // that began.
   absl::Status RepeatBadStep(StepResult* result);
   // Sends the hash of what this rank's replicas hold alike after the newest
   // step, and keeps its checksums as compared_.
   absl::Status SendStateHash(const JobSpec& job);
-  // Makes `result` that of the newest step; reports the one it replaces.
-  absl::Status CatchUp(std::optional<StepResult>* result);
+  // Makes result_ that of the newest step; reports the one it replaces.
+  absl::Status CatchUp();
   absl::Status OpenData(const JobSpec& job);
   absl::StatusOr<Validation> Validate(const JobSpec& job, bool validates,
                                       bool evaluates);
-  void ReportStep(const StepResult& result,
+  void ReportStep(const Trainer& trainer, const StepResult& result,
                   const std::optional<Validation>& validation);
-  TimeBreakdown BreakdownOf(const StepResult& result);
+  TimeBreakdown BreakdownOf(const Trainer& trainer, const StepResult& result);
   bool SendsTimelineOf(int64_t step) const;
   // When the step began, by the coordinator's clock.
   void AddBegin(const RankTimeline& timeline,
@@ -144,7 +144,8 @@ class GenerationRun {
   absl::Status BeginReplicas(const JobSpec& job);
   // Hands it over once the step's result is known.
   absl::Status KeepReplica(int64_t known_step);
-  // Keeps the state that the trainer of a failed generation still holds.
+  // Keeps the state that the trainer of a failed generation still holds, and
+  // reports the last steps that led to it, as the job may go on from there.
   void KeepStateOfFailure(const JobSpec& job, Trainer& trainer);
   // Takes a snapshot of the newest step once the writer is idle. On CPUs, if
   // the host has no memory for a copy, the snapshot is the state itself.
@@ -171,6 +172,8 @@ class GenerationRun {
   // State of training, used on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;
+  std::optional<StepResult> result_;  // The newest that is known.
+  int64_t reported_step_ = 0;         // The newest; 0: none.
   ComparedState compared_;
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;

@@ -173,6 +173,14 @@ void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
   std::optional<KeptState> kept = trainer.KeepState();
   if (!kept.has_value()) return;
   keeps_state_ = true;
+  // A peer may have failed between a step and its report.
+  if (result_.has_value() && result_->step > reported_step_ &&
+      result_->step <= kept->completed_steps) {
+    ReportStep(trainer, *result_, std::nullopt);
+  }
+  if (kept->completed_step.has_value()) {
+    ReportStep(trainer, *kept->completed_step, std::nullopt);
+  }
   const CheckpointInfo info = InfoOf(job, kept->completed_steps);
   for (const Rank rank :
        RanksToKeep(rank_, kept->parts, message_, job.fault.replica_partners)) {

@@ -63,13 +63,14 @@ absl::Status Executor::Run(PreparedProgram& prepared, int64_t step,
   const Program& program = prepared.program();
   {
     std::lock_guard lock(mutex_);
+    // Also where the run fails at once: it has done nothing.
+    std::fill(prepared.done_.begin(), prepared.done_.end(), 0);
     RETURN_IF_ERROR(failure_);
     for (size_t id = 0; id < program.instructions.size(); ++id) {
       prepared.pending_[id].store(
           static_cast<uint32_t>(program.instructions[id].waits.size()),
           std::memory_order_relaxed);
     }
-    std::fill(prepared.done_.begin(), prepared.done_.end(), 0);
     current_ = &prepared;
     observer_ = observer;
     step_ = step;

@@ -162,9 +162,12 @@ class CpuTrainer final : public Trainer {
   }
 
   std::optional<KeptState> KeepState() override {
-    if (step_under_way_ && !CompleteUpdate()) return std::nullopt;
+    KeptState kept;
+    if (step_under_way_ && !CompleteUpdate(&kept.completed_step)) {
+      return std::nullopt;
+    }
     if (!ReadMoments().ok()) return std::nullopt;
-    KeptState kept = {.completed_steps = completed_steps_};
+    kept.completed_steps = completed_steps_;
     const int32_t copies =
         layout_.zero == 0 ? layout_.data : layout_.data_groups;
     const int32_t num_slices = layout_.data / copies;
@@ -248,7 +251,7 @@ class CpuTrainer final : public Trainer {
 
   absl::StatusOr<StepResult> TakeStep(const StepRequest& request,
                                       RunObserver* observer) {
-    const double start_s = MonotonicSeconds();
+    step_began_s_ = MonotonicSeconds();
     moment_copies_->Release();
     inputs_.step = completed_steps_ + 1;
     inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
@@ -258,13 +261,24 @@ class CpuTrainer final : public Trainer {
     ASSIGN_OR_RETURN(
         inputs_.token_scale,
         TokenScaleOf(trained_share, inputs_.step, job_.training.global_batch));
-    double* scalars = Buffer<double>(programs_->training.scalars_buffer);
-    SetVote(request.vote_to_stop, scalars);
+    SetVote(request.vote_to_stop,
+            Buffer<double>(programs_->training.scalars_buffer));
     step_under_way_ = true;
     RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step, observer));
     step_under_way_ = false;
     completed_steps_ = inputs_.step;
 
+    StepResult result = ResultOfStep();
+    result.timeline.emplace().rank = rank_;
+    training_->FillTimeline(&*result.timeline);
+    result.timeline->begin_s = executor_->began_s();
+    return result;
+  }
+
+  // Of the step under way, once its scalars are summed over the world.
+  StepResult ResultOfStep() const {
+    const double* scalars =
+        Buffer<const double>(programs_->training.scalars_buffer);
     StepResult result{.step = inputs_.step,
                       .loss = scalars[kLossScalar] * inputs_.token_scale,
                       .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]) *
@@ -276,10 +290,7 @@ class CpuTrainer final : public Trainer {
     if (layout_.trains_preferences()) {
       result.preference = PreferenceMetricsOf(scalars, inputs_.token_scale);
     }
-    result.step_time_s = MonotonicSeconds() - start_s;
-    result.timeline.emplace().rank = rank_;
-    training_->FillTimeline(&*result.timeline);
-    result.timeline->begin_s = executor_->began_s();
+    result.step_time_s = MonotonicSeconds() - step_began_s_;
     return result;
   }
 
@@ -302,9 +313,9 @@ class CpuTrainer final : public Trainer {
   }
 
   // Of a training step that failed: brings the state to the end of the step if
-  // its update had begun, which changes state and needs no peer. False if that
-  // cannot be done.
-  bool CompleteUpdate() {
+  // its update had begun, which changes state and needs no peer, and sets its
+  // result: the sums over the world came before. False if that cannot be done.
+  bool CompleteUpdate(std::optional<StepResult>* result) {
     const Program& program = programs_->training;
     std::vector<InstructionId> missing;
     bool has_begun = false;
@@ -326,6 +337,7 @@ class CpuTrainer final : public Trainer {
     }
     step_under_way_ = false;
     ++completed_steps_;
+    *result = ResultOfStep();
     return true;
   }
 
@@ -392,6 +404,7 @@ class CpuTrainer final : public Trainer {
   ProgressBoard* const progress_;
   int64_t completed_steps_ = 0;
   bool step_under_way_ = false;              // Or failed.
+  double step_began_s_ = 0;                  // The newest; monotonic.
   std::shared_ptr<StateSnapshot> snapshot_;  // The last one's memory.
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;

@@ -123,6 +123,9 @@ struct KeptState {
   // What each rank would write into a checkpoint, as far as it is here: this
   // rank's part, and those of ranks that hold the same state. In host memory.
   std::map<Rank, std::vector<StatePiece>> parts;
+  // The result of the newest step, if RunStep() failed in it and its update was
+  // completed all the same. It has no timeline.
+  std::optional<StepResult> completed_step;
 };
 
 // A CPU has done a step when RunStep() returns. A GPU has only been given it,

@@ -147,6 +147,20 @@ TEST_F(RemoteFilesTest, ReadsOnAfterABrokenConnection) {
   EXPECT_THAT(std::string(gone.message()), HasSubstr("node2: no connection"));
 }
 
+// Goal: files whose writing failed do not stay open over there, where a
+// connection may have a few at a time. Method: many that nobody closes.
+TEST_F(RemoteFilesTest, ClosesWhatNobodyClosed) {
+  const auto files = Connect();
+  for (int i = 0; i < 40; ++i) {
+    const auto file = files->Create("/here/ckpt/new");
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE((*file)->Append("abc", 3).ok());
+    const auto other = files->Create("/here/ckpt/new" + std::to_string(i));
+    ASSERT_TRUE(other.ok()) << other.status();
+  }
+  EXPECT_EQ(std::filesystem::file_size(folder_ + "/new"), 3);
+}
+
 // Goal: whoever waits for a host that does not answer can be told to stop.
 // Method: a socket that accepts and says nothing.
 TEST_F(RemoteFilesTest, EndsWhenAborted) {

@@ -60,6 +60,7 @@ class RunningServer {
   std::atomic<int> num_heartbeats = 0;
   std::atomic<int> num_stranger_events = 0;
   std::atomic<int64_t> latest_term = 0;  // Of those told by peers.
+  std::atomic<int64_t> latest_step = 0;  // Likewise.
 
  private:
   // Echoes RendezvousSet; acknowledges if told to.
@@ -72,6 +73,8 @@ class RunningServer {
       server_->Send(session, answer);
     } else if (message.has_heartbeat()) {
       ++num_heartbeats;
+    } else if (message.has_step_done()) {
+      latest_step = message.step_done().step();
     } else if (message.has_rendezvous_set()) {
       answer.mutable_rendezvous_value()->set_key(
           message.rendezvous_set().key());
@@ -160,6 +163,27 @@ TEST(ClientServerTest, SendsAgainAfterARestart) {
   RunningServer server(*listener, true);
   Set(*client, "d");
   EXPECT_TRUE(Echoes(*client, 1).contains("d"));
+}
+
+// Goal: when a generation has ended, what is not acknowledged of it is
+// forgotten, but for its reports of steps, from whose state the next one may go
+// on. Method: messages of generation 1 to nobody, then a coordinator.
+TEST(ClientServerTest, KeepsReportsOfStepsOfEndedGenerations) {
+  auto listener = Listener::Create();
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  auto client = MakeClient(listener->address(), "right");
+  ASSERT_TRUE(client.ok()) << client.status();
+  protocol::ToCoordinator message;
+  message.set_generation(1);
+  message.mutable_rendezvous_set()->set_key("forgotten");
+  (*client)->SendReliably(message);
+  message.mutable_step_done()->set_step(45);
+  (*client)->SendReliably(message);
+  (*client)->DropOlderThan(2);
+  Set(**client, "kept");
+  RunningServer server(*listener, true);
+  EXPECT_EQ(Echoes(**client, 1), (std::set<std::string>{"kept"}));
+  EXPECT_EQ(server.latest_step, 45);
 }
 
 // Goal: a peer without the secret gets nothing. Method: a wrong one; the server

@@ -379,9 +379,9 @@ TEST(CpuTrainerTest, AbortEndsAStep) {
 }
 
 // Goal: whenever a step is aborted, what a trainer keeps is the state after a
-// whole step, of its own part and of those of ranks that hold the same. Method:
-// the states after each of some steps, undisturbed; then runs that rank 0
-// aborts at moments all over a step.
+// whole step, of its own part and of those of ranks that hold the same, and the
+// result of each step is told. Method: the states after each of some steps,
+// undisturbed; then runs that rank 0 aborts at moments all over a step.
 TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
   using Values = std::vector<float>;
   const auto values_of = [](const std::vector<StatePiece>& pieces) {
@@ -400,6 +400,7 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
     SCOPED_TRACE(LayoutToString(layout));
     std::mutex mutex;
     std::map<std::pair<int64_t, Rank>, Values> expected;
+    std::map<int64_t, double> losses;
     InProcessHub hub;
     double step_s = 0;
     absl::Status status = RunRanks(
@@ -407,10 +408,13 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
         [&](Rank rank, Trainer& trainer) {
           const double began_s = MonotonicSeconds();
           for (int64_t step = 0; step <= kSteps; ++step) {
+            absl::StatusOr<std::optional<StepResult>> result;
             if (step > 0) {
-              EXPECT_TRUE(trainer.RunStep({}).ok());
+              result = trainer.RunStep({});
+              EXPECT_TRUE(result.ok()) << result.status();
             }
             const std::lock_guard<std::mutex> lock(mutex);
+            if (step > 0) losses[step] = (*result)->loss;
             expected[{step, rank}] = values_of(*trainer.ReadState());
             step_s = (MonotonicSeconds() - began_s) / kSteps;
           }
@@ -431,14 +435,24 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
                 trainer.Abort();
               });
             }
+            int64_t returned = 0;
             while (trainer.completed_steps() < kSteps &&
                    trainer.RunStep({}).ok()) {
+              ++returned;
             }
             if (aborter.joinable()) aborter.join();
             const std::optional<KeptState> kept = trainer.KeepState();
             if (!kept.has_value()) return absl::InternalError("kept nothing");
             const std::lock_guard<std::mutex> lock(mutex);
             kept_steps.insert(kept->completed_steps);
+            // Every step of the state has a result.
+            EXPECT_EQ(kept->completed_steps,
+                      returned + (kept->completed_step.has_value() ? 1 : 0));
+            if (kept->completed_step.has_value()) {
+              EXPECT_EQ(kept->completed_step->step, kept->completed_steps);
+              EXPECT_EQ(kept->completed_step->loss,
+                        losses[kept->completed_steps]);
+            }
             num_parts = std::max(num_parts, kept->parts.size());
             EXPECT_TRUE(kept->parts.contains(rank));
             for (const auto& [other, pieces] : kept->parts) {
@@ -454,6 +468,27 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
     EXPECT_GT(kept_steps.size(), 1u);
     EXPECT_EQ(num_parts, layout.zero == 0 || layout.data_groups > 1 ? 2u : 1u);
   }
+}
+
+// Goal: a trainer that is aborted between two steps keeps the state after the
+// first and does not count the second, whose run failed before it began.
+TEST(CpuTrainerTest, AbortBetweenStepsKeepsTheStateBefore) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), {.micro_batch = 8}, [&] { return hub.NewFactory(); },
+      [&](Rank, Trainer& trainer) {
+        for (int step = 0; step < 2; ++step) {
+          EXPECT_TRUE(trainer.RunStep({}).ok());
+        }
+        trainer.Abort();
+        EXPECT_FALSE(trainer.RunStep({}).ok());
+        const std::optional<KeptState> kept = trainer.KeepState();
+        if (!kept.has_value()) return absl::InternalError("kept nothing");
+        EXPECT_EQ(kept->completed_steps, 2);
+        EXPECT_FALSE(kept->completed_step.has_value());
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Goal: a bad batch is reported with its cause. Method: a source that fails.
