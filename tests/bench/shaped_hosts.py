@@ -11,7 +11,7 @@ SLOW_LINK is the program of slow_link.cc: ninja -C build-test millrace slow_link
     tests/bench/shaped_hosts.py build-test/millrace build-test/tests/bench/slow_link
 
 Measures a profile over the hosts, trains twelve layouts and the planner's own choice with it,
-checks that all losses agree, and prints the predicted and the measured step of each (the median
+compares all losses, and prints the predicted and the measured step of each (the median
 after the first five). Then two bars: predictions of the first eight layouts within 10 % each and
 5 % in the median; the planner's choice within 3 % of the best of the twelve. Exits with 1 if one
 is missed. With --keep the first host's run folders are copied to FOLDER at the end, for `millrace
@@ -134,6 +134,7 @@ class Bench:
     def __init__(self, hosts, millrace, steps, gpus):
         self.hosts, self.millrace, self.steps, self.gpus = hosts, millrace, steps, gpus
         self.first_losses = None
+        self.num_apart = 0  # Layouts with other losses than they should have.
 
     def train(self, layout, num_hosts=None):
         """The run's records and the layout that it ran; on one host with all GPUs if num_hosts
@@ -169,8 +170,11 @@ class Bench:
         elif self.gpus:
             expected = [record["loss"] for record in self.train(layout, num_hosts=1)[0]]
         worst = max(abs(a / b - 1) for a, b in zip(losses, expected))
-        if len(losses) != self.steps or worst > tolerance:
-            sys.exit(f"{layout}: {len(losses)} losses, {worst:.1e} from those expected")
+        if len(losses) != self.steps:
+            sys.exit(f"{layout}: {len(losses)} losses of {self.steps}")
+        if worst > tolerance:
+            self.num_apart += 1
+            print(f"{layout}: losses up to {worst:.1e} from those expected (bar {tolerance:.0e})")
         measured = statistics.median(record["step_time_s"] for record in records[FIRST_STEPS:])
         predicted = records[-1]["predicted_step_time_s"]
         print(f"{layout:60} {predicted * 1e3:7.1f} ms {measured * 1e3:7.1f} ms "
@@ -231,17 +235,19 @@ def main():
               for measured, predicted in results[:NUM_PREDICTED]]
     median = statistics.median(errors)
     is_true = max(errors) <= EACH and median <= MEDIAN
+    learns = bench.num_apart == 0
+    print(f"layouts with other losses than they should have: {bench.num_apart}")
     print(f"predictions of {len(errors)} layouts: worst {100 * max(errors):.1f} % (bar "
           f"{100 * EACH:.0f} %), median {100 * median:.1f} % (bar {100 * MEDIAN:.0f} %): "
           f"{verdict(is_true)}")
     if arguments.gpus:
-        sys.exit(0 if is_true else 1)
+        sys.exit(0 if is_true and learns else 1)
     best = min(measured for measured, _ in results)
     is_good = chosen <= (1 + CHOICE) * best
     print(f"the planner's choice: {chosen * 1e3:.1f} ms, {100 * (chosen / best - 1):+.1f} % beside "
           f"the best of {len(results)}, {best * 1e3:.1f} ms (bar {100 * CHOICE:.0f} %): "
           f"{verdict(is_good)}")
-    sys.exit(0 if is_true and is_good else 1)
+    sys.exit(0 if is_true and is_good and learns else 1)
 
 
 if __name__ == "__main__":
