@@ -190,7 +190,7 @@ class ObjectCheckpointsTest(unittest.TestCase):
         path = self.write_job(prefix)
         job = self.start(path)
         self.wait_for(lambda: self.run_folder() != first_run
-                      and len(self.events("checkpoint_committed")) >= 3, job)
+                      and len(self.events("checkpoint_committed")) >= 2, job)
         kill(job)
         committed = self.events("checkpoint_committed")
 
