@@ -253,6 +253,7 @@ void JobRunner::AbandonParts(int64_t step) {
             lock = checkpoint_lock_, committed = state_->committed_step(),
             step]() -> SideWork::Then {
       if (lock->CheckHeld().ok()) {
+        // The next failure or commit tries again.
         RemoveUncommitted(*files, directory, committed, step).IgnoreError();
       }
       return [] {};

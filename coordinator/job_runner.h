@@ -138,12 +138,13 @@ class JobRunner {
   void OnWorkerMessage(SessionId session, const ProcessId& process,
                        const protocol::ToCoordinator& message);
   void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
-  // What the step was on that rank of the current generation.
+  // Takes a rank's report of a step of the current generation: how the step
+  // went on that rank.
   void OnStepOfRank(Rank rank, int64_t generation,
                     const protocol::StepDone& step);
-  // What the step was for the job: the same whoever tells, so the first report
-  // is recorded. Reports of a generation that has ended count too, since the
-  // next one may go on from the state after them.
+  // Records a step of the job by its first report, since all ranks report the
+  // same of it. Reports of a generation that has ended count too: the next one
+  // may go on from the state after them.
   void RecordStep(int64_t generation, const protocol::StepDone& step);
   // What ranks say of themselves while they train, watched for hangs, slow
   // ranks and wrong numbers; job_watching.cc.

@@ -174,7 +174,8 @@ absl::Status RemoveOldCheckpoints(FileSystem& files,
                                   const std::string& directory,
                                   const Manifest& manifest, int32_t keep) {
   const int64_t newest = manifest.info.step;
-  // What cannot be removed, such as a damaged folder, does not keep the rest.
+  // A folder that cannot be removed, such as a damaged one, does not keep the
+  // others.
   absl::Status first = RemoveUnnamedFiles(
       files, JoinPath(directory, StepName(newest)), manifest);
   ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(directory));

@@ -238,6 +238,7 @@ class RemoteWritableFile : public WritableFile {
   // A file that nobody closed, since a write failed, is closed over there.
   ~RemoteWritableFile() override {
     request_.clear_data();
+    // Who wrote has the error of the writing; nobody waits for this one.
     if (is_open_) Call(FILE_CALL_CLOSE).IgnoreError();
   }
 

@@ -99,8 +99,8 @@ struct MemoryOverhead {
 
 // The way between a device and the memory of its host.
 struct HostLink {
-  // What a copy engine downloads to page-locked memory, while those of all
-  // devices of the host do. 0: not known.
+  // Bytes a second that a copy engine downloads to page-locked memory, while
+  // those of all devices of the host do. 0: not known.
   double to_host_bytes_per_s = 0;
   std::string source;
   friend bool operator==(const HostLink&, const HostLink&) = default;

@@ -44,8 +44,8 @@ struct Prediction {
   int64_t step_bytes = 0;
   // Device memory outside both arenas (HardwareProfile::memory_overhead).
   int64_t overhead_bytes = 0;
-  // Of the chosen layout: device memory for snapshots of the training state
-  // (planner/search/snapshot_plan.h).
+  // Device memory for snapshots of the training state
+  // (planner/search/snapshot_plan.h). The chosen layout alone has some.
   int64_t staged_bytes = 0;
   // The parts of persistent_bytes.
   int64_t parameter_bytes = 0;

@@ -62,7 +62,7 @@ GPU_LAYOUTS = {
         "data: 4, zero: 1, data_groups: 2, micro_batch: 4",
         "data: 2, tensor: 2, zero: 1, micro_batch: 4", "pipeline: 2, tensor: 2, micro_batch: 2",
         "data: 4, zero: 3, data_groups: 2, micro_batch: 4")}
-# What the planner completes.
+# Layouts that the planner completes.
 GPU_CHOICES = {1: "data: 2", 2: "data: 4"}
 EACH, MEDIAN, CHOICE = 0.10, 0.05, 0.03
 LOSS_TOLERANCE = 2e-5

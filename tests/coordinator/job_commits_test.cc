@@ -224,20 +224,22 @@ profile: )" + profile + "\n" + more_keys_)
     return events;
   }
 
+  // The workers of both ranks, in generation 1, which runs.
+  std::vector<std::unique_ptr<Client>> StartBoth() {
+    protocol::StartWorker order;
+    std::vector<std::unique_ptr<Client>> workers;
+    for (int i = 0; i < 2; ++i) workers.push_back(StartWorker(&order));
+    for (const auto& worker : workers) {
+      EXPECT_TRUE(Next(*worker).has_start_generation());
+      SayRunning(*worker, 1);
+    }
+    return workers;
+  }
   // Steps 8 and 12 are saved while the disk hangs in the commit of step 4;
   // returns the events once step 12 is committed.
   std::string SaveOnASlowDisk() {
-    protocol::StartWorker order;
-    std::vector<std::unique_ptr<Client>> owned;
-    std::vector<Client*> workers;
-    for (int i = 0; i < 2; ++i) {
-      owned.push_back(StartWorker(&order));
-      workers.push_back(owned.back().get());
-    }
-    for (Client* client : workers) {
-      EXPECT_TRUE(Next(*client).has_start_generation());
-      SayRunning(*client, 1);
-    }
+    const auto owned = StartBoth();
+    const std::vector<Client*> workers = {owned[0].get(), owned[1].get()};
     std::vector<std::vector<protocol::ToCoordinator>> parts;
     for (const int64_t step : {4, 8, 12}) parts.push_back(WriteParts(1, step));
     files_.Hang(true);
@@ -362,17 +364,8 @@ TEST_F(JobCommitsTest, ReplacesARankWhoseMemoryChanged) {
 // Method: the parts of three steps are written, and no byte more fits while the
 // first two are to be committed.
 TEST_F(JobCommitsTest, RemovesWhatFailedFromAFullDisk) {
-  protocol::StartWorker order;
-  std::vector<std::unique_ptr<Client>> owned;
-  std::vector<Client*> workers;
-  for (int i = 0; i < 2; ++i) {
-    owned.push_back(StartWorker(&order));
-    workers.push_back(owned.back().get());
-  }
-  for (Client* client : workers) {
-    EXPECT_TRUE(Next(*client).has_start_generation());
-    SayRunning(*client, 1);
-  }
+  const auto owned = StartBoth();
+  const std::vector<Client*> workers = {owned[0].get(), owned[1].get()};
   std::vector<std::vector<protocol::ToCoordinator>> parts;
   for (const int64_t step : {4, 8, 12}) parts.push_back(WriteParts(1, step));
   const std::string folder = run_directory_ + "/checkpoints/step-000000";

@@ -149,7 +149,7 @@ TEST(SignalTest, InterruptOfMpirunGivesTheBucketBack) {
       folder, {.num_steps = kEndless,
                .checkpoint_interval = 0,
                .checkpoint_directory = "s3://millrace-test/interrupted"});
-  // What mpirun does by itself: SIGKILL a second after SIGTERM.
+  // mpirun sends SIGKILL a second after SIGTERM unless it is told otherwise.
   std::vector<std::string> command = MpirunCommand(job, 2);
   const auto option = std::ranges::find(command, "odls_base_sigkill_timeout");
   ASSERT_LT(option + 1, command.end());

@@ -21,9 +21,9 @@ namespace {
 // Above it, each part is held by its own rank and its partners alone.
 constexpr int64_t kMostBytesKept = kGiB;
 
-// Whose parts a rank keeps when its generation has failed: its own, those of
-// the ranks that it is a partner of among all that hold the same, and the
-// others' too if all of them are small.
+// Returns the ranks whose parts this rank keeps when its generation has failed:
+// itself, the ranks that it is a partner of among all that hold the same, and
+// the others too if all of their parts are small.
 std::vector<Rank> RanksToKeep(
     Rank own, const std::map<Rank, std::vector<StatePiece>>& parts,
     const protocol::StartGeneration& message, int32_t num_partners) {

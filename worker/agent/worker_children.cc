@@ -42,7 +42,7 @@ std::optional<int> ExitBegun(pid_t pid) {
   if (fields.size() <= kExitCodeField ||
       !absl::SimpleAtoi(fields[kFlagsField], &flags) ||
       !absl::SimpleAtoi(fields[kExitCodeField], &exit_code) ||
-      (flags & kExiting) == 0) {
+      (flags & kExiting) == 0 || exit_code == 0) {
     return std::nullopt;
   }
   return exit_code;

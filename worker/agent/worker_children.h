@@ -27,8 +27,9 @@
 
 namespace millrace {
 
-// The wait status of a child that has begun to exit, as waitpid() will give it;
-// nothing while it runs, or where /proc does not tell.
+// The wait status of a child that has begun to exit, as waitpid() will give it.
+// Nothing while it runs, where /proc does not tell, and for the exit code 0:
+// the kernel says that an exit begins a moment before it says how.
 std::optional<int> ExitBegun(pid_t pid);
 
 class WorkerChildren {
@@ -36,7 +37,7 @@ class WorkerChildren {
   struct Death {
     int32_t worker_idx = 0;
     int32_t incarnation = 0;
-    int wait_status = 0;
+    int wait_status = 0;  // As waitpid() gives it.
   };
 
   WorkerChildren() = default;
@@ -48,8 +49,8 @@ class WorkerChildren {
                               ChildOptions options);
   // Kills that incarnation if it lives. TakeDeaths() tells of it.
   void Kill(int32_t worker_idx, int32_t incarnation);
-  // Who has died since the last call. To be called every few milliseconds:
-  // nothing wakes the caller when an exit begins.
+  // Who has died since the last call. Nothing wakes the caller when an exit
+  // begins, so deaths are seen as late as this is called.
   std::vector<Death> TakeDeaths();
   // The living: worker and incarnation. Any thread may ask.
   std::vector<std::pair<int32_t, int32_t>> Living() const;

@@ -275,7 +275,8 @@ class CpuTrainer final : public Trainer {
     return result;
   }
 
-  // Of the step under way, once its scalars are summed over the world.
+  // Returns the result of the step under way, once its scalars are summed over
+  // the world.
   StepResult ResultOfStep() const {
     const double* scalars =
         Buffer<const double>(programs_->training.scalars_buffer);

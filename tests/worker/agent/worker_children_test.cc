@@ -24,7 +24,7 @@ pid_t StartLeavingChild() {
     std::thread([] {
       while (true) pause();
     }).detach();
-    syscall(SYS_exit, 0);  // This thread alone.
+    syscall(SYS_exit, 3);  // This thread alone.
   }
   return pid;
 }
@@ -36,7 +36,9 @@ TEST(WorkerChildrenTest, SeesAnExitBegin) {
   while (!ExitBegun(pid).has_value() && MonotonicNow() < deadline) {
     absl::SleepFor(absl::Milliseconds(1));
   }
-  EXPECT_TRUE(ExitBegun(pid).has_value());
+  const std::optional<int> begun = ExitBegun(pid);
+  ASSERT_TRUE(begun.has_value());
+  EXPECT_EQ(DescribeExit(*begun), "exited with code 3");
   EXPECT_EQ(waitpid(pid, nullptr, WNOHANG), 0) << "it has not ended yet";
   kill(pid, SIGKILL);
   EXPECT_EQ(waitpid(pid, nullptr, 0), pid);

@@ -14,7 +14,7 @@
 namespace millrace {
 namespace {
 
-// What snapshots lock and copy at a time.
+// Snapshots lock and copy so many bytes at a time.
 constexpr size_t kDownloadBytes = size_t{256} << 20;
 constexpr int kNumDownloads = 8;
 

@@ -24,6 +24,7 @@
 #include "planner/program/copy_engines.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/worker/cuda/rank_processes.h"
+#include "tests/worker/cuda/train/gpu_job.h"
 #include "tests/worker/cuda/train/tested_layouts.h"
 #include "tests/worker/trained_state.h"
 #include "worker/communicate/directory_rendezvous_store.h"
@@ -42,22 +43,9 @@ constexpr int32_t kCpuThreads = 8;
 
 // Every size divides by four ranks of each axis.
 JobSpec Job() {
-  JobSpec job;
-  job.name = "small";
-  job.model = {.vocab_size = 512,
-               .hidden = 256,
-               .num_layers = 4,
-               .num_heads = 4,
-               .num_kv_heads = 4,
-               .head_dim = 64,
-               .ffn_hidden = 512,
-               .sequence_length = 256};
-  job.training.num_steps = 100;
-  job.training.global_batch = 8;
-  job.training.seed = 1234;
-  // Slow enough that a loss's difference is rounding, not the place on a cliff.
-  job.training.optimizer.learning_rate = 2e-4;
-  job.training.optimizer.warmup_steps = 5;
+  JobSpec job = GpuJob();
+  job.model.num_layers = 4;
+  job.model.num_kv_heads = 4;
   return job;
 }
 
