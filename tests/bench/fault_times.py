@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""What do faults and checkpoints cost on two GPUs? Two jobs of random tokens, bf16, ZeRO 1:
+"""What do faults and checkpoints cost on one or two GPUs? Two jobs of random tokens, bf16, ZeRO 1:
 
 1B dims with copies in memory every 10 steps: trains 20 steps, during which nothing may be taken
 for hanging, then loses a worker to kill -9 three times. Prints where the time went each time. It
 takes some 60 s.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
-the steps after the checkpoint, and the stall that the plan predicted for them.
+the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has
+10 of its 32 layers and two micro-batches, so that the state is downloaded about as long as a step.
 
-    tests/bench/fault_times.py MILLRACE [--job 1b|8b] [--profile FILE] [--folder DIR]
+    tests/bench/fault_times.py MILLRACE [--job 1b|8b] [--gpus 1|2] [--profile FILE]
+                               [--folder DIR]
 
-The 8B checkpoint has 96 GB, as has its copy in host memory. It goes to /dev/shm where both fit,
-else to DIR (this machine's temporary folder).
+The 8B checkpoint has 96 GB on two GPUs and 39 GB on one, as has its copy in host memory. It goes
+to /dev/shm where both fit, else to DIR (this machine's temporary folder).
 """
 
 import argparse
@@ -39,8 +41,8 @@ training:
   seed: 1
   precision: bf16
   optimizer: {{learning_rate: 3e-4, min_learning_rate: 3e-5, warmup_steps: 10}}
-resources: {{backend: cuda, devices_per_agent: 2}}
-layout: {{data: 2, zero: 1, micro_batch: {micro_batch}}}
+resources: {{backend: cuda, devices_per_agent: {gpus}}}
+layout: {{data: {gpus}, zero: 1, micro_batch: {micro_batch}}}
 {rest}
 output: {{directory: "{folder}/runs"}}
 profile: {profile}
@@ -48,13 +50,14 @@ profile: {profile}
 
 
 class Run:
-    def __init__(self, millrace, folder, name, text):
-        (folder / f"{name}.yaml").write_text(text)
+    def __init__(self, arguments, folder, name, **settings):
+        (folder / f"{name}.yaml").write_text(JOB.format(
+            name=name, folder=folder, gpus=arguments.gpus, profile=arguments.profile, **settings))
         self.latest = folder / f"runs/{name}-latest"
         self.log = folder / f"{name}.log"
         self.process = subprocess.Popen(
-            [millrace, "run", "--devices", "2", folder / f"{name}.yaml"], cwd=ROOT,
-            stdout=open(self.log, "w"), stderr=subprocess.STDOUT)
+            [arguments.millrace, "run", "--devices", str(arguments.gpus),
+             folder / f"{name}.yaml"], cwd=ROOT, stdout=open(self.log, "w"), stderr=subprocess.STDOUT)
 
     def lines(self, name):
         path = self.latest / name
@@ -97,10 +100,9 @@ class Run:
 
 
 def train_1b(arguments, folder):
-    run = Run(arguments.millrace, folder, "b1", JOB.format(
-        name="b1", hidden=2048, layers=16, ffn=8192, steps=52, batch=8, micro_batch=4,
-        rest="checkpoint: {at_end: false}\nfault: {replica_interval_steps: 10}",
-        folder=folder, profile=arguments.profile))
+    run = Run(arguments, folder, "b1", hidden=2048, layers=16, ffn=8192, steps=52,
+              batch=4 * arguments.gpus, micro_batch=4,
+              rest="checkpoint: {at_end: false}\nfault: {replica_interval_steps: 10}")
     run.wait_for("step 20", lambda: run.step() >= 20)
     alarms = [event for event in run.lines("events.jsonl")
               if event["event"] in ("generation_failed", "worker_killed", "worker_died")]
@@ -110,7 +112,8 @@ def train_1b(arguments, folder):
         run.wait_for(f"step {target}", lambda: run.step() >= target)
         generation = run.events("training")[-1]["generation"]
         time.sleep(0.1)
-        os.kill(run.workers()[i % 2], signal.SIGKILL)
+        victim = i % arguments.gpus
+        os.kill(run.workers()[victim], signal.SIGKILL)
         killed_s = time.monotonic()
         died_s = run.wait_for("death", lambda: len(run.events("worker_died")) > i)
         began_s = run.wait_for("generation", lambda: run.events("generation_started")[-1]
@@ -119,7 +122,7 @@ def train_1b(arguments, folder):
                                   generation)
         again = run.events("training")[-1]
         step_s = run.wait_for("first step", lambda: run.step(again["generation"]))
-        print(f"kill {i + 1} (worker {i % 2}) after step {run.step(generation)}: noticed "
+        print(f"kill {i + 1} (worker {victim}) after step {run.step(generation)}: noticed "
               f"{died_s - killed_s:.2f} s, new generation {began_s - killed_s:.2f} s, in training "
               f"{training_s - killed_s:.2f} s, first step reported {step_s - killed_s:.2f} s, from "
               f"step {again['step']}\n    {run.events('restored')[-1]['detail']}", flush=True)
@@ -129,13 +132,14 @@ def train_1b(arguments, folder):
 
 
 def train_8b(arguments, folder):
+    layers, checkpoint_bytes = (10, 39e9) if arguments.gpus == 1 else (32, 96e9)
     room = min(shutil.disk_usage("/dev/shm").free, int(re.search(
-        r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024 - 110e9)
-    target = pathlib.Path("/dev/shm/fault_times") if room > 105e9 else folder / "checkpoints"
-    run = Run(arguments.millrace, folder, "b8", JOB.format(
-        name="b8", hidden=4096, layers=32, ffn=14336, steps=40, batch=2, micro_batch=1,
-        rest=f'checkpoint: {{interval_steps: 30, keep: 1, at_end: false, directory: "{target}", '
-             'resume: none}', folder=folder, profile=arguments.profile))
+        r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024 - checkpoint_bytes - 14e9)
+    target = pathlib.Path("/dev/shm/fault_times") if room > checkpoint_bytes + 9e9 else folder / "checkpoints"
+    run = Run(arguments, folder, "b8", hidden=4096, layers=layers, ffn=14336, steps=40, batch=2,
+              micro_batch=1,
+              rest=f'checkpoint: {{interval_steps: 30, keep: 1, at_end: false, directory: "{target}", '
+                   'resume: none}')
     try:
         run.wait_for("step 40", lambda: run.step() >= 40)
         times = {line["step"]: line["step_time_s"] for line in run.lines("metrics.jsonl")}
@@ -166,6 +170,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("millrace", type=pathlib.Path)
     parser.add_argument("--job", choices=["1b", "8b"], help="this one alone")
+    parser.add_argument("--gpus", type=int, choices=[1, 2], default=2)
     parser.add_argument("--profile", default=ROOT / "configs/hardware/h200-sxm.yaml")
     parser.add_argument("--folder", type=pathlib.Path, help="for all that is written")
     arguments = parser.parse_args()

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda/store_word.h"
 #include "worker/train/trained_tokens.h"
 
 namespace millrace {
@@ -37,11 +38,9 @@ absl::StatusOr<RunRecord> RunRecord::Create(int64_t num_scalars) {
 
 absl::Status RunRecord::EnqueueEnd(const double* device_scalars,
                                    cudaStream_t stream) {
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(scalars.data(), device_scalars,
-                      static_cast<size_t>(num_scalars) * sizeof(double),
-                      cudaMemcpyDeviceToHost, stream),
-      "copy a step's scalars to the host"));
+  // Not by a copy engine, which may be downloading a snapshot of the state.
+  RETURN_IF_ERROR(LaunchStoreOnHost(reinterpret_cast<double*>(scalars.data()),
+                                    device_scalars, num_scalars, stream));
   return end.Record(stream);
 }
 
