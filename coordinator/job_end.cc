@@ -163,7 +163,8 @@ void JobRunner::PrintSummary(const EndJob& action) {
     if (device_bytes_ > 0) {
       progress_->Line(absl::StrCat(
           "memory: predicted ", FormatBytes(plan_->memory_bytes), ", used ",
-          FormatBytes(device_bytes_), " at most by a rank"));
+          FormatBytes(device_bytes_), " at most by a rank",
+          plan_->keeps_standbys ? " and its standby process" : ""));
     }
     progress_->Line(
         absl::StrCat("where the time went: ", output_->TimeInOneLine()));

@@ -38,6 +38,19 @@ std::string DataText(const protocol::DataFacts& data) {
 }  // namespace
 
 std::string JobRunner::AddressOfHost(int32_t agent_idx) const {
+  // A subnet is of one family, whatever way an agent came.
+  if (!job_.network.subnet.empty()) return AddressSeen(agent_idx);
+  std::map<int32_t, HostAddresses> hosts;
+  for (const auto& [other_idx, route] : agent_routes_) {
+    const protocol::AgentHello& agent = agents_.at(other_idx);
+    hosts[other_idx] = {
+        .seen = AddressSeen(other_idx),
+        .usable = {agent.addresses().begin(), agent.addresses().end()}};
+  }
+  return AddressesOfOneFamily(hosts, workers_family_)[agent_idx];
+}
+
+std::string JobRunner::AddressSeen(int32_t agent_idx) const {
   const auto own = agent_routes_.find(agent_idx);
   if (own == agent_routes_.end()) return "";
   if (own->second.here != own->second.there) return own->second.there;
@@ -95,20 +108,20 @@ void JobRunner::KeepProbesWhileNeeded() {
 absl::Status JobRunner::CheckOneAddressFamily(bool all_ready) const {
   // A subnet is of one family, whatever way an agent came.
   if (!job_.network.subnet.empty()) return absl::OkStatus();
-  std::map<bool, std::string> host_by_family;  // True: IPv6.
+  std::map<AddressFamily, std::string> host_by_family;
   for (const auto& [agent_idx, agent] : agents_) {
     if (!state_->TakesPart(agent_idx) &&
         !(all_ready && state_->IsReady(agent_idx))) {
       continue;
     }
     const std::string address = AddressOfHost(agent_idx);
-    host_by_family.try_emplace(absl::StrContains(address, ':'),
+    host_by_family.try_emplace(FamilyOf(address),
                                absl::StrCat(agent.host(), " by ", address));
   }
   if (host_by_family.size() < 2) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the coordinator sees ", host_by_family[false], " and ",
-      host_by_family[true],
+      "the coordinator sees ", host_by_family[AddressFamily::kIpv4], " and ",
+      host_by_family[AddressFamily::kIpv6],
       ", and IPv4 and IPv6 do not mix between workers; set network.subnet to a "
       "network of all hosts, or join all agents by one kind of address"));
 }

@@ -306,6 +306,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .program_hashes = plan.program_hashes,
            .compute_s = ComputeSecondsByStage(plan),
            .snapshots = plan.snapshots,
+           .keeps_standbys = plan.keeps_standbys,
            .ranks_per_host = Devices().ranks_per_host,
            .resume_path = again ? plan_->resume_path : outcome.resume.path,
            .members = members,
@@ -330,6 +331,8 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
       plan.num_idle_devices == 0
           ? ""
           : absl::StrCat("; ", plan.num_idle_devices, " devices stay idle")));
+  // Those of a plan before this one may be in its way.
+  if (!plan_->keeps_standbys) TellOfStandbys();
   if (plan_->snapshots.has_value()) {
     progress_->Line(absl::StrCat("snapshots of the state: ",
                                  SnapshotText(*plan_->snapshots)));

@@ -216,6 +216,15 @@ void JobRunner::SendToAgent(int32_t agent_idx,
   if (found != agent_sessions_.end()) server_->Send(found->second, message);
 }
 
+void JobRunner::TellOfStandbys() {
+  if (!plan_.has_value()) return;
+  protocol::FromCoordinator message;
+  message.mutable_keep_standbys()->set_keep(plan_->keeps_standbys);
+  for (const auto& [agent_idx, session] : agent_sessions_) {
+    server_->Send(session, message);
+  }
+}
+
 void JobRunner::SendToWorkers(const protocol::FromCoordinator& message) {
   for (const auto& [worker, session] : worker_sessions_) {
     server_->Send(session, message);
@@ -226,8 +235,9 @@ void JobRunner::Do(const StartWorkerProcess& action) {
   protocol::FromCoordinator message;
   message.mutable_start_worker()->set_worker(ToInt(action.process.worker));
   message.mutable_start_worker()->set_incarnation(action.process.incarnation);
-  message.mutable_start_worker()->set_host_address(
-      AddressOfHost(action.agent_idx));
+  const std::string address = AddressOfHost(action.agent_idx);
+  if (!address.empty()) workers_family_ = FamilyOf(address);
+  message.mutable_start_worker()->set_host_address(address);
   SendToAgent(action.agent_idx, message);
 }
 
@@ -299,6 +309,7 @@ void JobRunner::Do(const Report& action) {
                                    " after the failure"));
     }
     ReportSource(action.step);
+    TellOfStandbys();
     PlanForOneHostFewer();
     began_training_ = true;
     recovery_began_s_.reset();

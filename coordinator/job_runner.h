@@ -31,6 +31,7 @@
 #include "coordinator/checkpoint_interval.h"
 #include "coordinator/checkpoint_lock.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/host_addresses.h"
 #include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
 #include "coordinator/objects/stored_files.h"
@@ -331,10 +332,14 @@ class JobRunner {
   // might.
   DeviceFacts Devices(bool all_ready = false) const;
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
+  // Tells all agents whether the plan leaves room for standby processes.
+  void TellOfStandbys();
   void SendToWorkers(const protocol::FromCoordinator& message);
   std::string CheckpointDirectory() const;
   // Where other hosts reach the agent's, "10.0.0.1".
   std::string AddressOfHost(int32_t agent_idx) const;
+  // The address from which the coordinator sees it.
+  std::string AddressSeen(int32_t agent_idx) const;
   // The agents that keep the coordinator's log; job_succession.cc. They are
   // chosen when all have come, before anything is decided that must not be
   // lost, and met again by a later coordinator process.
@@ -444,7 +449,9 @@ class JobRunner {
   std::map<int32_t, SessionId> log_readers_;  // By the request's number.
   int32_t last_log_request_ = 0;
   std::map<int32_t, SessionId> agent_sessions_;
-  std::map<int32_t, SessionRoute> agent_routes_;
+  std::map<int32_t, SessionRoute> agent_routes_;  // Of those in agents_.
+  // That of the workers that this process has started; nothing before.
+  std::optional<AddressFamily> workers_family_;
   std::map<WorkerIdx, SessionId> worker_sessions_;
   std::map<int32_t, protocol::AgentHello> agents_;  // Those with the job.
   struct Newcomer {

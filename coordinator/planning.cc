@@ -306,6 +306,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
       {"program_hashes", record.program_hashes},
       {"compute_s", record.compute_s},
       {"snapshots", snapshots},
+      {"keeps_standbys", record.keeps_standbys},
       {"ranks_per_host", record.ranks_per_host},
       {"resume_path", record.resume_path},
       {"members", members},
@@ -377,6 +378,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
       record.snapshots = {.staged_bytes = snapshots.at(0),
                           .stall_s = snapshots.at(1)};
     }
+    record.keeps_standbys = parsed.value("keeps_standbys", false);
     record.ranks_per_host = parsed.at("ranks_per_host");
     record.resume_path = parsed.at("resume_path");
     for (const Json& worker : parsed.at("members")) {

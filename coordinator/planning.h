@@ -101,6 +101,7 @@ struct PlanRecord {
   // Predicted seconds that a rank computes a step, by stage; empty: not known.
   std::vector<double> compute_s;
   std::optional<SnapshotPlan> snapshots;  // Plan::snapshots.
+  bool keeps_standbys = false;            // Plan::keeps_standbys.
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.
   std::vector<WorkerIdx> members;         // By rank.

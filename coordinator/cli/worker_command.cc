@@ -39,13 +39,16 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("worker", "One device; agents start this");
   WorkerOptions& worker = arguments->worker;
-  command->add_option("--coordinator", worker.coordinator_address)->required();
+  CLI::Option* const coordinator =
+      command->add_option("--coordinator", worker.coordinator_address);
   command->add_option("--run", worker.run)->required();
   command->add_option("--checkpoints", worker.checkpoint_directory)->required();
   command->add_option("--worker", arguments->worker_idx)
       ->required()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--incarnation", worker.incarnation)->required();
+  command->add_option("--incarnation", worker.incarnation)->needs(coordinator);
+  // Instead of the coordinator and the incarnation, which are said later.
+  command->add_option("--standby-fd", worker.standby_fd)->excludes(coordinator);
   command->add_option("--host-address", worker.host_address)->required();
   command->add_option("--device", worker.device_idx);
   command->add_flag("--gpu", worker.uses_gpu);

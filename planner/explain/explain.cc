@@ -17,6 +17,7 @@
 #include "planner/search/prediction.h"
 #include "planner/search/search_budget.h"
 #include "planner/search/snapshot_plan.h"
+#include "planner/search/standby_plan.h"
 #include "planner/text/page.h"
 
 namespace millrace {
@@ -150,6 +151,17 @@ std::string SpeedLine(const HardwareProfile& profile, const Plan& plan) {
                           : " of the bf16 FLOP/s that the data sheet says");
 }
 
+std::string StandbyText(const JobSpec& job, const HardwareProfile& profile,
+                        const Plan& plan) {
+  if (!plan.keeps_standbys) return "";
+  const int64_t num_bytes = StandbyBytes(job, profile);
+  return absl::StrCat(
+      "a process waits to replace each worker",
+      num_bytes == 0 ? ""
+                     : absl::StrCat(", with up to ", FormatBytes(num_bytes),
+                                    " of its GPU"));
+}
+
 // Shows the chosen layout, its time and its memory, part by part.
 std::string Choice(const JobSpec& job, const HardwareProfile& profile,
                    const Plan& plan, const PlanAnswers& answers) {
@@ -184,6 +196,7 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
                        " of the step, exposed communication ",
                        Percent(prediction.exposed_communication_fraction))),
       NamedLine("memory", RankMemoryText(plan)),
+      NamedLine("standby", StandbyText(job, profile, plan)),
       NamedLine("snapshots", plan.snapshots.has_value()
                                  ? SnapshotText(*plan.snapshots)
                                  : ""),

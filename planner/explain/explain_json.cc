@@ -254,6 +254,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
     json["snapshots"] = {{"staged_bytes", plan.snapshots->staged_bytes},
                          {"stall_s", plan.snapshots->stall_s}};
   }
+  json["standby_workers"] = plan.keeps_standbys;
   json["alternatives"] = OrderedJson::array();
   for (const Alternative& alternative : plan.alternatives) {
     const Prediction& prediction = alternative.prediction;

@@ -175,6 +175,9 @@ struct FaultSpec {
   std::optional<int32_t> replica_interval_steps;
   // Other ranks that keep a copy of each rank's part: 1 or 2.
   int32_t replica_partners = 1;
+  // Whether each worker has a process that waits to replace it: "auto" (on GPUs
+  // with memory left), "always" or "never".
+  std::string standby_workers = "auto";
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

@@ -339,6 +339,12 @@ const JobKey kOtherKeys[] = {
             "any two hosts are lost at once; the time and memory of what is "
             "sent double.",
      .range = {1, 2}},
+    {KEY(fault.standby_workers),
+     .doc = "Whether each worker has a standby process, which has prepared the "
+            "worker's GPU and becomes its next process when it dies: auto, on "
+            "GPUs if the layout leaves the memory of a process free; always, "
+            "in memory that layouts may then not take.",
+     .choices = "auto|always|never"},
     {KEY(fault.max_restarts),
      .doc = "Failures without a checkpoint or progress in between after which "
             "the run gives up.",

@@ -115,6 +115,7 @@ struct Plan {
   std::shared_ptr<const std::vector<Program>> programs;
   // Nothing where no snapshots are taken or their cost is not known.
   std::optional<SnapshotPlan> snapshots;
+  bool keeps_standbys = false;            // KeepsStandbys() (standby_plan.h).
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
   // The share by which any layout could at most be faster, by the closed form,

@@ -29,15 +29,18 @@
 #include "planner/search/program_prediction.h"
 #include "planner/search/search_budget.h"
 #include "planner/search/snapshot_plan.h"
+#include "planner/search/standby_plan.h"
 #include "planner/search/variants.h"
 
 namespace millrace {
 namespace {
 
 int64_t MemoryLimit(const SearchInput& input, const CostModel& cost) {
-  return input.job.resources.memory_per_device_bytes.value_or(
-      input.device_memory_bytes > 0 ? input.device_memory_bytes
-                                    : cost.profile().device_memory_bytes);
+  const int64_t device_bytes =
+      input.job.resources.memory_per_device_bytes.value_or(
+          input.device_memory_bytes > 0 ? input.device_memory_bytes
+                                        : cost.profile().device_memory_bytes);
+  return MemoryBesideStandby(input.job, cost.profile(), device_bytes);
 }
 
 // Whether the profile can price what the job asks for.
@@ -336,15 +339,25 @@ class Search {
     if (plan.layout.recompute != Recompute::kNone) {
       plan.recompute_prices = BestFirst(model_.PriceRecompute(plan.layout));
     }
-    PlanSnapshotsFor(&plan);
+    PlanFreeMemory(&plan);
     AddWarnings(chosen, &plan);
     return plan;
   }
 
-  void PlanSnapshotsFor(Plan* plan) const {
+  // What the layout leaves free is the standby processes', then the snapshots'.
+  void PlanFreeMemory(Plan* plan) const {
     if (plan->programs == nullptr) return;
-    plan->snapshots = PlanSnapshotsOf(input_.job, *plan->programs,
-                                      plan->timeline, cost_, memory_limit_);
+    const HardwareProfile& profile = cost_.profile();
+    const JobSpec& job = input_.job;
+    plan->keeps_standbys = KeepsStandbys(
+        job, profile, plan->prediction.memory_bytes(), memory_limit_);
+    int64_t left_bytes = memory_limit_;
+    // The limit leaves room for those that the job asks for.
+    if (plan->keeps_standbys && job.fault.standby_workers == "auto") {
+      left_bytes -= StandbyBytes(job, profile);
+    }
+    plan->snapshots = PlanSnapshotsOf(job, *plan->programs, plan->timeline,
+                                      cost_, left_bytes);
     if (plan->snapshots.has_value()) {
       plan->prediction.staged_bytes = plan->snapshots->staged_bytes;
     }

@@ -91,10 +91,11 @@ class Run:
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 words = (entry / "cmdline").read_bytes().decode().split("\0")
+                waits = (entry / "comm").read_text().strip() == "millrace-wait"
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except OSError:
                 continue  # It has ended.
-            if parent == self.process.pid and "worker" in words[1:2]:
+            if parent == self.process.pid and "worker" in words[1:2] and not waits:
                 found[int(words[words.index("--worker") + 1])] = int(entry.name)
         return found
 

@@ -195,10 +195,11 @@ class Run:
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 words = (folder / "cmdline").read_bytes().decode().split("\0")
+                waits = (folder / "comm").read_text().strip() == "millrace-wait"
                 parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
             except OSError:
                 continue  # It has ended.
-            if int(parent) == self.process.pid and "worker" in words[1:2]:
+            if int(parent) == self.process.pid and "worker" in words[1:2] and not waits:
                 found[int(words[words.index("--worker") + 1])] = int(folder.name)
         return found
 

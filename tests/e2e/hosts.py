@@ -63,6 +63,7 @@ class Hosts:
                 self._cores[number] = ",".join(str(core) for core in own)
         self.names = [f"node{i}" for i in range(1, num_hosts + 1)]
         self._processes = {}
+        self.keeps_files = False  # Of the hosts, when they end.
 
     def __enter__(self):
         self.folder = tempfile.mkdtemp(prefix="millrace-hosts-")
@@ -87,7 +88,8 @@ class Hosts:
             process.stdin.close()
             process.stdout.close()
             process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self.keeps_files:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _EndProcesses(self):
         """Ends what a test left running on the hosts, known by the hosts' own networks."""

@@ -18,8 +18,8 @@ from hosts import Hosts, SKIPPED
 from hosts_test import copy_text, records, run_folder, write_job
 
 MILLRACE = ""
-# By its name, agents may come by IPv4 and IPv6, which do not mix.
-FIRST = "10.77.0.1:4711"
+# Agent 0's, as each host knows it: some come by IPv4, some by IPv6.
+FIRST = {2: "10.77.0.1:4711", 3: "[fd77::1]:4711", 4: "node1:4711"}
 NUM_HOSTS = 4
 NUM_STEPS = 130
 
@@ -77,7 +77,7 @@ class LostHostsTest(unittest.TestCase):
 
     def start(self, job):
         first = self.start_agent(1, job, "--agents", str(NUM_HOSTS), "--port", "4711")
-        others = {number: self.start_agent(number, "--join", FIRST)
+        others = {number: self.start_agent(number, "--join", FIRST[number])
                   for number in self.numbers[1:]}
         return first, others
 
@@ -245,7 +245,7 @@ class LostHostsTest(unittest.TestCase):
         for number in neighbours:
             self.kill_host(number)
         for number in neighbours:
-            others[number] = self.start_agent(number, "--join", FIRST)
+            others[number] = self.start_agent(number, "--join", FIRST[number])
         output = self.end(first)
         for process in others.values():
             self.end(process)
@@ -367,7 +367,7 @@ class LostHostsTest(unittest.TestCase):
         self.wait_until("more steps", lambda: self.step() > step)
         self.kill_host(4)
         self.wait_until("the second loss", lambda: len(self.events("host_lost")) == 2)
-        again = self.start_agent(4, "--join", FIRST)
+        again = self.start_agent(4, "--join", FIRST[4])
         self.wait_until("all hosts", lambda: len(self.events("planned")) == 5)
         step = self.step()
         self.wait_until("more steps", lambda: self.step() > step + 5)
@@ -398,7 +398,7 @@ class LostHostsTest(unittest.TestCase):
         self.wait_until("steps", lambda: self.step() > 25)
         self.kill_host(3)
         self.wait_until("the wait", lambda: self.events("waiting_for_hosts"))
-        again = self.start_agent(3, "--join", FIRST)
+        again = self.start_agent(3, "--join", FIRST[3])
         step = self.step()
         self.wait_until("more steps", lambda: self.step() > step + 5)
         first.send_signal(signal.SIGINT)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -84,6 +85,80 @@ TEST(RecoveryTest, KilledWorkersCostNothingButTime) {
   std::cout << "kill to training again: median " << seconds[seconds.size() / 2]
             << " s, longest " << seconds.back() << " s" << std::endl;
   EXPECT_LE(seconds.back(), 5.0);
+}
+
+// Processes of workers, without those that wait to replace one.
+std::vector<pid_t> TrainingProcesses(const JobProcess& process) {
+  std::vector<pid_t> workers = process.Find("worker");
+  std::erase_if(workers, [](pid_t pid) {
+    std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
+    std::string name;
+    return !std::getline(file, name) || name == "millrace-wait";
+  });
+  return workers;
+}
+
+int64_t CountInAgentLogs(const JobFolder& folder, const std::string& text) {
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           absl::StrCat(folder.path, "/runs"))) {
+    if (!entry.path().filename().string().starts_with("agent-")) continue;
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);) {
+      count += line.find(text) != std::string::npos ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+// Goal: a standby process takes the place of a worker that dies, and another
+// one waits then; a standby process that dies harms nothing; the result is that
+// of the undisturbed run. Method: kill a worker, then all standby processes,
+// then a worker again.
+TEST(RecoveryTest, StandbyProcessesTakeOver) {
+  const JobFolder folder("standby");
+  TinyJob tiny = kJob;
+  tiny.extra += "fault: {standby_workers: always}\n";
+  const std::string job = WriteTinyJob(folder, tiny);
+  const std::string expected = UninterruptedHash(folder, job);
+  ASSERT_FALSE(expected.empty());
+  constexpr char kGave[] = "gave the standby process worker";
+  const int64_t num_before = CountInAgentLogs(folder, kGave);
+  EXPECT_EQ(num_before, 0);
+
+  JobProcess process(folder, MpirunCommand(job, 2));
+  for (int64_t i = 1; i <= 2; ++i) {
+    ASSERT_TRUE(WaitForTraining(process, folder, i)) << process.Output();
+    ASSERT_TRUE(process.WaitUntil([&] {
+      return process.Find("worker").size() == 8 &&
+             TrainingProcesses(process).size() == 4;
+    })) << process.Output();
+    const std::vector<pid_t> workers = TrainingProcesses(process);
+    ASSERT_EQ(kill(workers[static_cast<size_t>(i)], SIGKILL), 0);
+    ASSERT_TRUE(process.WaitUntil([&] {
+      return CountInAgentLogs(folder, kGave) == i;
+    })) << process.Output();
+  }
+  ASSERT_TRUE(WaitForTraining(process, folder, 3)) << process.Output();
+  ASSERT_TRUE(process.WaitUntil([&] {
+    return process.Find("worker").size() == 8 &&
+           TrainingProcesses(process).size() == 4;
+  })) << process.Output();
+  const std::vector<pid_t> training = TrainingProcesses(process);
+  for (const pid_t pid : process.Find("worker")) {
+    if (std::find(training.begin(), training.end(), pid) == training.end()) {
+      ASSERT_EQ(kill(pid, SIGKILL), 0);
+    }
+  }
+  const int64_t target = LastStep(folder) + 20;
+  ASSERT_TRUE(process.WaitUntil([&] { return LastStep(folder) >= target; }))
+      << process.Output();
+  EXPECT_EQ(CountEvents(folder, "worker_died"), 2);
+  ASSERT_EQ(kill(training.front(), SIGKILL), 0);
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
+  EXPECT_EQ(CountEvents(folder, "worker_died"), 3);
+  EXPECT_EQ(CountInAgentLogs(folder, kGave), 2);
 }
 
 // Goal: the coordinator can die and come back while the workers keep stepping:

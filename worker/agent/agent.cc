@@ -136,6 +136,7 @@ class Agent {
     agent->set_machine(devices.machine);
     agent->set_machine_description(devices.description);
     agent->set_memory_bytes(devices.memory_bytes);
+    AddAddresses(*host_job_, agent);
     agent->set_sees_checkpoints(host_job_->sees_checkpoints);
     agent->set_sees_run_directory(host_job_->sees_run_directory);
     if (is_keeper_) {
@@ -185,29 +186,51 @@ class Agent {
     ASSIGN_OR_RETURN(const HostAddress address,
                      ChooseAddress(host_job_->job.network, host_job_->addresses,
                                    order.host_address()));
+    worker_addresses_[worker_idx] = address;
+    ASSIGN_OR_RETURN(ChildOptions child, ChildOf(worker_idx));
+    ASSIGN_OR_RETURN(
+        const WorkerChildren::Started started,
+        workers_.Start(worker_idx, order.incarnation(),
+                       coordinator_addresses_.empty() ? client_->address()
+                                                      : coordinator_addresses_,
+                       std::move(child)));
+    Log(absl::StrCat(started.was_standby ? "gave the standby process worker "
+                                         : "started worker ",
+                     worker_idx, ", incarnation ", order.incarnation(),
+                     ", process ", started.pid, ", at ", address.address,
+                     ", over ", address.interface));
+    return absl::OkStatus();
+  }
+
+  // A process of a worker that was ordered before.
+  absl::StatusOr<ChildOptions> ChildOf(int32_t worker_idx) {
     ChildOptions child =
-        OptionsOf({.coordinator_address = coordinator_addresses_.empty()
-                                              ? client_->address()
-                                              : coordinator_addresses_,
-                   .secret = options_.secret,
-                   .order = order,
-                   .address = address,
+        OptionsOf({.secret = options_.secret,
+                   .worker_idx = worker_idx,
+                   .address = worker_addresses_.at(worker_idx),
                    .device_idx = host_job_->devices.first_device_idx +
                                  places_.DeviceOf(worker_idx),
                    .log_path = WorkerLog(worker_idx)},
                   *host_job_, *prepared_);
-    int replica_fd = -1;
-    ASSIGN_OR_RETURN(replica_fd, places_.ReplicaMemoryOf(worker_idx));
+    ASSIGN_OR_RETURN(const int replica_fd, places_.ReplicaMemoryOf(worker_idx));
     child.keep_fds = {replica_fd};
     child.arguments.insert(child.arguments.end(),
                            {"--replica-fd", absl::StrCat(replica_fd)});
-    pid_t pid = 0;
-    ASSIGN_OR_RETURN(
-        pid, workers_.Start(worker_idx, order.incarnation(), std::move(child)));
-    Log(absl::StrCat("started worker ", worker_idx, ", incarnation ",
-                     order.incarnation(), ", process ", pid, ", at ",
-                     address.address, ", over ", address.interface));
-    return absl::OkStatus();
+    return child;
+  }
+
+  void KeepStandbys(bool keep) {
+    if (!keep) workers_.EndStandbys();
+    for (const auto& [worker_idx, incarnation] : workers_.Living()) {
+      if (!keep) break;
+      absl::StatusOr<ChildOptions> child = ChildOf(worker_idx);
+      const absl::Status started =
+          child.ok() ? workers_.StartStandby(worker_idx, *std::move(child))
+                     : child.status();
+      if (started.ok()) continue;
+      Log(absl::StrCat("worker ", worker_idx,
+                       " has no standby process: ", started.message()));
+    }
   }
 
   std::string WorkerLog(int32_t worker_idx) const {
@@ -320,6 +343,9 @@ class Agent {
         workers_.Kill(order.worker(), order.incarnation());
         break;
       }
+      case protocol::FromCoordinator::kKeepStandbys:
+        KeepStandbys(message.keep_standbys().keep());
+        break;
       case protocol::FromCoordinator::kReadLog:
         if (host_job_.has_value()) {
           protocol::ToCoordinator answer;
@@ -519,7 +545,8 @@ class Agent {
   bool coordinator_has_ended_ = false;  // For good.
   std::string coordinator_addresses_;   // Empty: only the one that is known.
   WorkerPlaces places_;
-  WorkerChildren workers_;  // By WorkerIdx.
+  std::map<int32_t, HostAddress> worker_addresses_;  // Where each listens.
+  WorkerChildren workers_;                           // By WorkerIdx.
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;

@@ -21,6 +21,7 @@ struct ChildOptions {
   std::string log_path;       // Appended to by standard error and output.
   bool keep_stdout = false;   // Standard output stays this process's.
   std::vector<int> keep_fds;  // Stay open in the child.
+  friend bool operator==(const ChildOptions&, const ChildOptions&) = default;
 };
 
 // The child leads a process group of its own, so that a terminal's Ctrl-C

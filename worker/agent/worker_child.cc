@@ -55,9 +55,7 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
   const JobSpec& job = host_job.job;
   const HostAddress& address = worker.address;
   ChildOptions child = {
-      .arguments = {"worker", "--coordinator", worker.coordinator_address,
-                    "--worker", absl::StrCat(worker.order.worker()),
-                    "--incarnation", absl::StrCat(worker.order.incarnation()),
+      .arguments = {"worker", "--worker", absl::StrCat(worker.worker_idx),
                     "--host-address", address.address, "--device",
                     absl::StrCat(worker.device_idx), "--threads", threads,
                     "--heartbeat-ms",
@@ -95,6 +93,17 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
     }
   }
   return child;
+}
+
+void AddAddresses(const HostJob& host_job, protocol::AgentHello* hello) {
+  const absl::StatusOr<std::vector<HostAddress>> usable =
+      UsableAddresses(host_job.job.network, host_job.addresses);
+  if (!usable.ok()) return;  // Who needs an address reports it.
+  for (const HostAddress& address : *usable) {
+    protocol::InterfaceAddress* added = hello->add_addresses();
+    added->set_interface(address.interface);
+    added->set_address(address.address);
+  }
 }
 
 absl::StatusOr<Listener> ListenForPeers(const HostJob& host_job) {

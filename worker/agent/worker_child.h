@@ -21,9 +21,8 @@
 namespace millrace {
 
 struct WorkerChild {
-  std::string coordinator_address;
   std::string secret;
-  protocol::StartWorker order;
+  int32_t worker_idx = 0;
   HostAddress address;  // Where it listens.
   int32_t device_idx = 0;
   std::string log_path;
@@ -42,9 +41,13 @@ class WorkerPlaces {
   std::map<int32_t, int> replica_memory_;
 };
 
+// For WorkerChildren, which adds what differs between the processes of a
+// worker.
 ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                        const PreparedJobData& data);
 
+// Adds the addresses of the host that the job may use.
+void AddAddresses(const HostJob& host_job, protocol::AgentHello* hello);
 // Listens at the host's usable addresses, for a coordinator: at network.ports.
 absl::StatusOr<Listener> ListenForPeers(const HostJob& host_job);
 // Listens at the host's usable addresses, and serves its folder of checkpoints.

@@ -49,6 +49,7 @@ std::optional<int> ExitBegun(pid_t pid) {
 }
 
 WorkerChildren::~WorkerChildren() {
+  EndStandbys();
   for (auto& [worker_idx, children] : leaving_) {
     for (const Child& child : children) close(child.pidfd);
   }
@@ -57,9 +58,9 @@ WorkerChildren::~WorkerChildren() {
   }
 }
 
-absl::StatusOr<pid_t> WorkerChildren::Start(int32_t worker_idx,
-                                            int32_t incarnation,
-                                            ChildOptions options) {
+absl::StatusOr<WorkerChildren::Started> WorkerChildren::Start(
+    int32_t worker_idx, int32_t incarnation,
+    const std::string& coordinator_address, ChildOptions options) {
   if (const auto found = living_.find(worker_idx); found != living_.end()) {
     const Child before = found->second;
     CHECK(before.incarnation < incarnation);
@@ -74,17 +75,84 @@ absl::StatusOr<pid_t> WorkerChildren::Start(int32_t worker_idx,
   }
   std::vector<Child>& leaving = leaving_[worker_idx];
   Reap(&leaving);
+  StandbyOrder order = {.coordinator_address = coordinator_address,
+                        .incarnation = incarnation};
   for (const Child& before : leaving) {
-    options.keep_fds.push_back(before.pidfd);
-    options.arguments.insert(options.arguments.end(),
-                             {"--predecessor-fd", absl::StrCat(before.pidfd)});
+    order.predecessor_fds.push_back(before.pidfd);
   }
   Child child = {.incarnation = incarnation};
-  ASSIGN_OR_RETURN(child.pid, StartChild(options));
+  const std::optional<pid_t> standby = UseStandby(worker_idx, order, options);
+  if (standby.has_value()) {
+    child.pid = *standby;
+  } else {
+    options.arguments.insert(options.arguments.end(),
+                             {"--coordinator", coordinator_address,
+                              "--incarnation", absl::StrCat(incarnation)});
+    for (const int fd : order.predecessor_fds) {
+      options.keep_fds.push_back(fd);
+      options.arguments.insert(options.arguments.end(),
+                               {"--predecessor-fd", absl::StrCat(fd)});
+    }
+    ASSIGN_OR_RETURN(child.pid, StartChild(options));
+  }
   child.pidfd = OpenPidfd(child.pid);
   std::lock_guard<std::mutex> lock(mutex_);
   living_[worker_idx] = child;
-  return child.pid;
+  return Started{.pid = child.pid, .was_standby = standby.has_value()};
+}
+
+absl::Status WorkerChildren::StartStandby(int32_t worker_idx,
+                                          ChildOptions options) {
+  if (HasStandby(worker_idx)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const StandbySocket socket, MakeStandbySocket());
+  Standby standby = {.agent_fd = socket.agent_fd, .options = options};
+  options.keep_fds.push_back(socket.standby_fd);
+  options.arguments.insert(options.arguments.end(),
+                           {"--standby-fd", absl::StrCat(socket.standby_fd)});
+  const absl::StatusOr<pid_t> pid = StartChild(options);
+  close(socket.standby_fd);
+  if (!pid.ok()) {
+    close(socket.agent_fd);
+    return pid.status();
+  }
+  standby.pid = *pid;
+  standbys_[worker_idx] = std::move(standby);
+  return absl::OkStatus();
+}
+
+std::optional<pid_t> WorkerChildren::UseStandby(int32_t worker_idx,
+                                                const StandbyOrder& order,
+                                                const ChildOptions& options) {
+  if (!HasStandby(worker_idx)) return std::nullopt;
+  const auto found = standbys_.find(worker_idx);
+  const Standby standby = found->second;
+  standbys_.erase(found);
+  const bool is_used = standby.options == options &&
+                       order.predecessor_fds.size() <= kMostPredecessors &&
+                       SendOrder(standby.agent_fd, order).ok();
+  close(standby.agent_fd);
+  if (is_used) return standby.pid;
+  kill(standby.pid, SIGKILL);
+  ended_standbys_.push_back(standby.pid);
+  return std::nullopt;
+}
+
+bool WorkerChildren::HasStandby(int32_t worker_idx) {
+  const auto found = standbys_.find(worker_idx);
+  if (found == standbys_.end()) return false;
+  if (waitpid(found->second.pid, nullptr, WNOHANG) == 0) return true;
+  close(found->second.agent_fd);
+  standbys_.erase(found);
+  return false;
+}
+
+void WorkerChildren::EndStandbys() {
+  for (auto& [worker_idx, standby] : standbys_) {
+    kill(standby.pid, SIGKILL);
+    close(standby.agent_fd);
+    ended_standbys_.push_back(standby.pid);
+  }
+  standbys_.clear();
 }
 
 void WorkerChildren::Kill(int32_t worker_idx, int32_t incarnation) {
@@ -97,6 +165,8 @@ void WorkerChildren::Kill(int32_t worker_idx, int32_t incarnation) {
 
 std::vector<WorkerChildren::Death> WorkerChildren::TakeDeaths() {
   for (auto& [worker_idx, children] : leaving_) Reap(&children);
+  std::erase_if(ended_standbys_,
+                [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
   std::vector<Death> deaths;
   for (auto it = living_.begin(); it != living_.end();) {
     const Child& child = it->second;
@@ -131,10 +201,13 @@ std::vector<std::pair<int32_t, int32_t>> WorkerChildren::Living() const {
 }
 
 void WorkerChildren::End(absl::Time deadline) {
+  EndStandbys();
   for (auto& [worker_idx, child] : living_) WaitOrKill(child.pid, deadline);
   for (auto& [worker_idx, children] : leaving_) {
     for (const Child& child : children) WaitOrKill(child.pid, deadline);
   }
+  for (const pid_t pid : ended_standbys_) WaitOrKill(pid, deadline);
+  ended_standbys_.clear();
 }
 
 void WorkerChildren::Reap(std::vector<Child>* leaving) {

@@ -6,7 +6,8 @@
 // recovery need not wait for that: other ranks end their generation meanwhile,
 // and the worker's next process starts and prepares its GPU. That process joins
 // the job once those before it have ended (WorkerOptions::predecessor_fds), so
-// two processes of a worker never write to the same memory.
+// two processes of a worker never write to the same memory. Where it was a
+// standby process, its GPU is prepared.
 
 #ifndef MILLRACE_WORKER_AGENT_WORKER_CHILDREN_H_
 #define MILLRACE_WORKER_AGENT_WORKER_CHILDREN_H_
@@ -21,9 +22,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/agent/child_process.h"
+#include "worker/agent/standby.h"
 
 namespace millrace {
 
@@ -43,10 +46,21 @@ class WorkerChildren {
   WorkerChildren() = default;
   ~WorkerChildren();
 
+  struct Started {
+    pid_t pid = 0;
+    bool was_standby = false;
+  };
+
   // Starts the process of an incarnation, which must be newer than those
-  // before. One that still lives is killed, and its death is not told.
-  absl::StatusOr<pid_t> Start(int32_t worker_idx, int32_t incarnation,
-                              ChildOptions options);
+  // before. One that still lives is killed, and its death is not told. The
+  // worker's standby process takes over if it was started with the same
+  // options.
+  absl::StatusOr<Started> Start(int32_t worker_idx, int32_t incarnation,
+                                const std::string& coordinator_address,
+                                ChildOptions options);
+  // Starts a standby process of the worker (standby.h), unless it has one.
+  absl::Status StartStandby(int32_t worker_idx, ChildOptions options);
+  void EndStandbys();
   // Kills that incarnation if it lives. TakeDeaths() tells of it.
   void Kill(int32_t worker_idx, int32_t incarnation);
   // Who has died since the last call. Nothing wakes the caller when an exit
@@ -64,11 +78,24 @@ class WorkerChildren {
     int pidfd = -1;  // -1: this kernel has none.
   };
 
+  struct Standby {
+    pid_t pid = 0;
+    int agent_fd = -1;  // Of its StandbySocket.
+    ChildOptions options;
+  };
+
   void Reap(std::vector<Child>* leaving);
+  // Gives the order to the worker's standby process if it can be used for these
+  // options. Returns the process; nothing if there is none any more.
+  std::optional<pid_t> UseStandby(int32_t worker_idx, const StandbyOrder& order,
+                                  const ChildOptions& options);
+  bool HasStandby(int32_t worker_idx);
 
   mutable std::mutex mutex_;  // Of living_, which this thread alone changes.
   std::map<int32_t, Child> living_;                // By worker.
   std::map<int32_t, std::vector<Child>> leaving_;  // Dead, and not ended yet.
+  std::map<int32_t, Standby> standbys_;            // By worker; may have ended.
+  std::vector<pid_t> ended_standbys_;              // Killed, to be waited for.
 };
 
 }  // namespace millrace

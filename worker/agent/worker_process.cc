@@ -1,6 +1,7 @@
 #include "worker/agent/worker_process.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "worker/agent/generation_run.h"
 #include "worker/agent/host_sign.h"
 #include "worker/agent/replica_keeper.h"
+#include "worker/agent/standby.h"
 #include "worker/backend/cuda_backend.h"
 
 namespace millrace {
@@ -31,6 +33,9 @@ constexpr int kReplaceMeExitCode = 3;
 // A driver frees the memory of a GPU within a second.
 constexpr absl::Duration kPredecessorLimit = absl::Seconds(30);
 constexpr absl::Duration kHostInterval = absl::Seconds(1);
+// Names of the process in /proc and in lists of processes.
+constexpr char kStandbyName[] = "millrace-wait";
+constexpr char kWorkerName[] = "millrace";
 
 class WorkerProcess {
  public:
@@ -45,6 +50,10 @@ class WorkerProcess {
     // The generation begins once the others have ended theirs.
     if (options_.uses_gpu) {
       warming_up_ = std::thread([this] { WarmUp(); });
+    }
+    if (options_.standby_fd >= 0) {
+      ASSIGN_OR_RETURN(const bool ordered, WaitForOrder());
+      if (!ordered) return absl::OkStatus();
     }
     RETURN_IF_ERROR(WaitForPredecessors());
     ASSIGN_OR_RETURN(
@@ -74,6 +83,22 @@ class WorkerProcess {
   }
 
  private:
+  // Returns false if none will come.
+  absl::StatusOr<bool> WaitForOrder() {
+    prctl(PR_SET_NAME, kStandbyName);
+    ASSIGN_OR_RETURN(std::optional<StandbyOrder> order,
+                     ReceiveOrder(options_.standby_fd));
+    prctl(PR_SET_NAME, kWorkerName);
+    close(options_.standby_fd);
+    if (!order.has_value()) return false;
+    options_.coordinator_address = std::move(order->coordinator_address);
+    options_.incarnation = order->incarnation;
+    options_.predecessor_fds = std::move(order->predecessor_fds);
+    std::cerr << "this standby process becomes incarnation "
+              << options_.incarnation << std::endl;
+    return true;
+  }
+
   // They may still write to the memory file, and hold the GPU's memory.
   absl::Status WaitForPredecessors() const {
     const absl::Time deadline = MonotonicNow() + kPredecessorLimit;
@@ -232,7 +257,7 @@ class WorkerProcess {
     SetRun(nullptr);
   }
 
-  const WorkerOptions options_;
+  WorkerOptions options_;  // Complete once WaitForOrder() has returned.
   std::thread warming_up_;
   Generation newest_{};  // Told of; older ones are refused.
   // Changed by the main thread only; the client's thread reads it.

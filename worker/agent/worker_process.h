@@ -32,13 +32,17 @@ struct WorkerOptions {
   // Descriptors of the worker's earlier processes (pidfd_open) that have not
   // ended yet. Run() waits for them before it joins the job.
   std::vector<int> predecessor_fds;
+  // At least zero: this is a standby process, which waits here for the address,
+  // the incarnation and the predecessors (standby.h).
+  int standby_fd = -1;
   std::vector<std::string> data_prefixes;  // Made by PrefixesToArguments().
   // "NAME=PREFIX" for each prefix of each set of the job's evaluation section.
   std::vector<std::string> evaluation_prefixes;
 };
 
-// Runs until the coordinator says that the job is over. Returns Unavailable if
-// the coordinator stays away.
+// Runs until the coordinator says that the job is over, as a standby process
+// also until the agent has no use for it. Returns Unavailable if the
+// coordinator stays away.
 //
 // It does not return if a generation cannot be ended within two seconds of
 // being aborted, or has lost its GPU to an error. The process then exits, and

@@ -18,6 +18,7 @@
 #include "planner/lower/lower.h"
 #include "planner/profile/profile_file.h"
 #include "planner/search/search.h"
+#include "planner/search/standby_plan.h"
 
 namespace millrace {
 namespace {
@@ -198,8 +199,9 @@ TEST(SnapshotsOfPlansTest, AreStagedInFreeMemory) {
 }
 
 // Goal: a layout that only just fits is still chosen; less is staged then, and
-// the stall is longer. Method: a device whose memory the layout fills up to
-// 3 MiB, and one of 4 GiB more.
+// the stall is longer. Standby processes come before snapshots. Method: a
+// device whose memory the layout fills up to 3 MiB, and one of 4 GiB more, with
+// and without standby processes.
 TEST(SnapshotsOfPlansTest, LeaveTheLayoutItsMemory) {
   const CostModel cost = H200Cost();
   const int64_t needed = PlanOf8b(cost, "").prediction.memory_bytes();
@@ -211,8 +213,25 @@ TEST(SnapshotsOfPlansTest, LeaveTheLayoutItsMemory) {
   EXPECT_EQ(full.snapshots->staged_bytes, 3 * kMiB);
   const Plan wider = PlanOf8b(cost, kCheckpoints, limit(needed + 4 * kGiB));
   ASSERT_TRUE(wider.snapshots.has_value());
-  EXPECT_EQ(wider.snapshots->staged_bytes, 4 * kGiB);
+  EXPECT_FALSE(full.keeps_standbys);
+  EXPECT_TRUE(wider.keeps_standbys);
+  const JobSpec job = Job8b(kCheckpoints, "");
+  const int64_t standby_bytes = StandbyBytes(job, cost.profile());
+  EXPECT_EQ(wider.snapshots->staged_bytes,
+            (4 * kGiB - standby_bytes) / kMiB * kMiB);
   EXPECT_LT(wider.snapshots->stall_s, full.snapshots->stall_s);
+  const Plan alone = PlanOf8b(
+      cost, absl::StrCat(kCheckpoints, "fault: {standby_workers: never}\n"),
+      limit(needed + 4 * kGiB));
+  ASSERT_TRUE(alone.snapshots.has_value());
+  EXPECT_FALSE(alone.keeps_standbys);
+  EXPECT_EQ(alone.snapshots->staged_bytes, 4 * kGiB);
+  const Plan asked = PlanOf8b(
+      cost, absl::StrCat(kCheckpoints, "fault: {standby_workers: always}\n"),
+      limit(needed + 3 * kMiB + standby_bytes));
+  ASSERT_TRUE(asked.snapshots.has_value());
+  EXPECT_TRUE(asked.keeps_standbys);
+  EXPECT_EQ(asked.snapshots->staged_bytes, 3 * kMiB);
   EXPECT_GT(full.snapshots->stall_s, 0.1);
 }
 
