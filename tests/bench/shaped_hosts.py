@@ -19,7 +19,8 @@ report` and `millrace diagnose`.
 
 With --gpus there are two hosts with one of this machine's GPUs each, or with so many, joined as
 fast as the machine does it, and other layouts. Each is also trained on one host with all of these
-GPUs, whose losses it must have. The first bar alone is checked. The planner's choice of what
+GPUs, whose losses it must have where both are deterministic: by NCCL there too, since copy engines,
+which the planner would take on one host, add in another order. The first bar alone is checked. The planner's choice of what
 replicas shard within a host and among hosts comes last.
 
 Needs what tests/e2e/hosts.py needs and /dev/net/tun. Times count only if the machine
@@ -114,14 +115,16 @@ model: {family: llama, vocab_size: 32000, hidden: 1024, layers: 8, heads: 16, kv
         ffn_hidden: 2816, sequence_length: 2048}"""
 
 
-def job_text(hosts, layout, steps, gpus, devices, profile):
+def job_text(hosts, layout, steps, gpus, devices, profile, deterministic):
     return f"""\
 name: shaped
 {GPU_MODEL if gpus else CPU_MODEL}
 data: {{synthetic: true}}
 training: {{steps: {steps}, global_batch: 16, seed: 1, optimizer: {{learning_rate: 1e-3}},
-           precision: {"bf16" if gpus else "fp32"}}}
-resources: {{devices_per_agent: {devices}, {"backend: cuda" if gpus else "threads_per_device: 1"}}}
+           precision: {"bf16" if gpus else "fp32"},
+           deterministic: {"true" if deterministic else "false"}}}
+resources: {{devices_per_agent: {devices},
+            {"backend: cuda, transport: nccl" if gpus else "threads_per_device: 1"}}}
 layout: {layout}
 profile: {profile}
 checkpoint: {{at_end: false, interval_steps: 0, resume: none}}
@@ -136,7 +139,7 @@ class Bench:
         self.first_losses = None
         self.num_apart = 0  # Layouts with other losses than they should have.
 
-    def train(self, layout, num_hosts=None):
+    def train(self, layout, num_hosts=None, deterministic=False):
         """The run's records and the layout that it ran; on one host with all GPUs if num_hosts
         is 1."""
         devices = 2 * self.gpus // (num_hosts or 2) if self.gpus else 2
@@ -144,7 +147,8 @@ class Bench:
         with open(self.hosts.folder_of(1) + "/job.yaml", "w") as file:
             # Losses do not depend on the profile, so the run on one host measures none.
             profile = SHIPPED if num_hosts else "auto"
-            file.write(job_text(self.hosts, layout, self.steps, self.gpus, devices, profile))
+            file.write(job_text(self.hosts, layout, self.steps, self.gpus, devices, profile,
+                                deterministic))
         # Namespaces do not divide GPUs.
         mine = ",".join(f"$((OMPI_COMM_WORLD_RANK * {devices} + {i}))" for i in range(devices))
         choose = f"CUDA_VISIBLE_DEVICES={mine} " if self.gpus and not num_hosts else ""
@@ -168,7 +172,9 @@ class Bench:
         if self.gpus and chosen:
             tolerance = BF16_TOLERANCE
         elif self.gpus:
-            expected = [record["loss"] for record in self.train(layout, num_hosts=1)[0]]
+            losses, expected = ([record["loss"] for record in
+                                 self.train(layout, num_hosts, deterministic=True)[0]]
+                                for num_hosts in (None, 1))
         worst = max(abs(a / b - 1) for a, b in zip(losses, expected))
         if len(losses) != self.steps:
             sys.exit(f"{layout}: {len(losses)} losses of {self.steps}")
@@ -178,7 +184,7 @@ class Bench:
         measured = statistics.median(record["step_time_s"] for record in records[FIRST_STEPS:])
         predicted = records[-1]["predicted_step_time_s"]
         print(f"{layout:60} {predicted * 1e3:7.1f} ms {measured * 1e3:7.1f} ms "
-              f"{100 * (predicted / measured - 1):+6.1f} %", flush=True)
+              f"{100 * (predicted / measured - 1):+6.1f} %  {worst:.0e}", flush=True)
         if chosen:
             print(f"  which is {plan}", flush=True)
         return measured, predicted
@@ -222,7 +228,7 @@ def main():
                     else f"GPUs of each: {arguments.gpus}")
             print(f"{arguments.hosts} hosts, {link}; load of the machine before: "
                   f"{os.getloadavg()[0]:.1f}")
-            print(f"{'layout':60} {'predicted':>10} {'measured':>10} {'error':>7}")
+            print(f"{'layout':60} {'predicted':>10} {'measured':>10} {'error':>7}  losses within")
             results = [bench.measure("{" + layout + "}") for layout in layouts]
             choice = f"{{{GPU_CHOICES[arguments.gpus]}}}" if arguments.gpus else "auto"
             chosen = bench.measure(choice, chosen=True)[0]
