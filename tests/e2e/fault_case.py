@@ -17,7 +17,8 @@ DATA = "{data: 2, tensor: 1, pipeline: 1, zero: 0}"
 LAYOUTS = [DATA, "{data: 2, tensor: 1, pipeline: 1, zero: 1}",
            "{pipeline: 2, data: 1, tensor: 1, zero: 0}",
            "{tensor: 2, data: 1, pipeline: 1, zero: 0}"]
-FROM_MEMORY_OR_DISK = ["", "replica_interval_steps: 0", "replica_interval_steps: 3"]
+FROM_MEMORY_OR_DISK = ["", "replica_interval_steps: 0, ", "replica_interval_steps: 3, "]
+STANDBY = ["", "standby_workers: always"]
 
 
 class SkippedRow(Exception):
@@ -84,10 +85,12 @@ class Case:
 
 
 def any_job(case, checkpoint="", fault=None):
-    """A job whose layout, and from where it recovers, the seed chooses; its keys."""
+    """A job whose layout, from where it recovers, and whether processes wait to replace its
+    workers, the seed chooses; its keys."""
     random = case.random
     keys = dict(text=TEXT, layout=random.choice(LAYOUTS),
-                fault=random.choice(FROM_MEMORY_OR_DISK) if fault is None else fault,
+                fault=random.choice(FROM_MEMORY_OR_DISK) + random.choice(STANDBY)
+                if fault is None else fault,
                 checkpoint=checkpoint or f"interval_steps: {random.choice([10, 25, 50])}")
     job = case.job()
     job.write(**keys).start()

@@ -57,6 +57,14 @@ def words_of(pid):
         return []
 
 
+def name_of(pid):
+    """What `ps` calls a process; "" if it has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def program_of(pid):
     """The file that a process runs; "" if it has ended."""
     try:
@@ -193,6 +201,8 @@ class Job(Records):
                 continue
             if program_of(name) != self.millrace:
                 continue
+            if word == "worker" and name_of(name) == "millrace-wait":
+                continue  # It waits to become one.
             words = words_of(name)
             if (not word or word in words[1:2]) and self._is_own(int(name), words):
                 found.append(int(name))
