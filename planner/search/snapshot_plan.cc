@@ -83,11 +83,14 @@ SnapshotParts PartsOf(const Program& program, const RankTimeline& timeline) {
 }  // namespace
 
 std::string SnapshotText(const SnapshotPlan& plan) {
-  return absl::StrCat("training stalls for ", FormatSeconds(plan.stall_s),
-                      plan.staged_bytes == 0
-                          ? ""
-                          : absl::StrCat(", ", FormatBytes(plan.staged_bytes),
-                                         " are staged on the device"));
+  return absl::StrCat(
+      plan.stall_s == 0
+          ? "training does not stall"
+          : absl::StrCat("training stalls for ", FormatSeconds(plan.stall_s)),
+      plan.staged_bytes == 0
+          ? ""
+          : absl::StrCat(", ", FormatBytes(plan.staged_bytes),
+                         " are staged on the device"));
 }
 
 double SnapshotStall(std::span<const SnapshotParts> ranks,

@@ -29,7 +29,8 @@
 
 namespace millrace {
 
-// "training stalls for 8.5 ms, 14.2 GiB are staged on the device".
+// "training stalls for 8.5 ms, 14.2 GiB are staged on the device", or "training
+// does not stall".
 std::string SnapshotText(const SnapshotPlan& plan);
 
 // A part of a rank's state.
