@@ -332,7 +332,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
           ? ""
           : absl::StrCat("; ", plan.num_idle_devices, " devices stay idle")));
   // Those of a plan before this one may be in its way.
-  if (!plan_->keeps_standbys) TellOfStandbys();
+  if (!plan_->keeps_standbys) TellOfStandbys(false);
   if (plan_->snapshots.has_value()) {
     progress_->Line(absl::StrCat("snapshots of the state: ",
                                  SnapshotText(*plan_->snapshots)));

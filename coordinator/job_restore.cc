@@ -101,6 +101,7 @@ void JobRunner::BeginPrepared(const BeginGeneration& action,
   }
   if (action.purpose == Purpose::kProfile) {
     start->set_purpose(protocol::GENERATION_PURPOSE_PROFILE);
+    TellOfStandbys(false);  // They would be measured with the rest.
     if (options_.tune) {
       start->set_tune_command(
           absl::StrCat("millrace profile --tune ", options_.job_file));

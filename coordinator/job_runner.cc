@@ -216,10 +216,9 @@ void JobRunner::SendToAgent(int32_t agent_idx,
   if (found != agent_sessions_.end()) server_->Send(found->second, message);
 }
 
-void JobRunner::TellOfStandbys() {
-  if (!plan_.has_value()) return;
+void JobRunner::TellOfStandbys(bool keep) {
   protocol::FromCoordinator message;
-  message.mutable_keep_standbys()->set_keep(plan_->keeps_standbys);
+  message.mutable_keep_standbys()->set_keep(keep);
   for (const auto& [agent_idx, session] : agent_sessions_) {
     server_->Send(session, message);
   }
@@ -309,7 +308,7 @@ void JobRunner::Do(const Report& action) {
                                    " after the failure"));
     }
     ReportSource(action.step);
-    TellOfStandbys();
+    if (plan_.has_value()) TellOfStandbys(plan_->keeps_standbys);
     PlanForOneHostFewer();
     began_training_ = true;
     recovery_began_s_.reset();

@@ -332,8 +332,8 @@ class JobRunner {
   // might.
   DeviceFacts Devices(bool all_ready = false) const;
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
-  // Tells all agents whether the plan leaves room for standby processes.
-  void TellOfStandbys();
+  // Tells all agents whether workers have standby processes from now on.
+  void TellOfStandbys(bool keep);
   void SendToWorkers(const protocol::FromCoordinator& message);
   std::string CheckpointDirectory() const;
   // Where other hosts reach the agent's, "10.0.0.1".

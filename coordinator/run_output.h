@@ -40,7 +40,7 @@ struct ResultRecord {
   std::string reason;
   int64_t steps = 0;
   double final_loss = 0;
-  int64_t device_bytes = 0;    // Most that a rank used; 0: not known.
+  int64_t device_bytes = 0;    // Most used of a device; 0: not known.
   std::string parameter_hash;  // Empty if the end left no checkpoint.
 };
 
