@@ -316,6 +316,7 @@ absl::StatusOr<LoadList> ListChunks(FileSystem& files,
   for (const ManifestFile& part : manifest.files) {
     list.paths.push_back(JoinPath(folder, part.name));
     const RandomAccessFile* file = nullptr;  // Opened when first needed.
+    const size_t num_before = list.chunks.size();
     for (const ManifestPiece& stored : part.pieces) {
       const auto wants = wanted.find(stored.tensor);
       if (wants == wanted.end()) continue;
@@ -342,6 +343,13 @@ absl::StatusOr<LoadList> ListChunks(FileSystem& files,
         if (num_shared > 0) list.chunks.push_back(chunk);
       }
     }
+    if (list.chunks.size() == num_before) continue;
+    // Loading does without the header, but other readers of the file do not,
+    // and a disk that has damaged it is not to be trusted.
+    const CheckedBytes header = HeaderOf(part);
+    std::vector<float> buffer;
+    RETURN_IF_ERROR(ReadFromAnyCopy(files, *file, list.paths.back(), header,
+                                    RoomFor(header, buffer)));
   }
   return list;
 }

@@ -91,7 +91,8 @@ class Run:
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 words = (entry / "cmdline").read_bytes().decode().split("\0")
-                waits = (entry / "comm").read_text().strip() == "millrace-wait"
+                waits = ("--standby-fd" in words and
+                         (entry / "comm").read_text().strip() != "millrace-worker")
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except OSError:
                 continue  # It has ended.

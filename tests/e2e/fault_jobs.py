@@ -201,9 +201,9 @@ class Job(Records):
                 continue
             if program_of(name) != self.millrace:
                 continue
-            if word == "worker" and name_of(name) == "millrace-wait":
-                continue  # It waits to become one.
             words = words_of(name)
+            if "--standby-fd" in words and name_of(name) != "millrace-worker":
+                continue  # It waits to become a worker.
             if (not word or word in words[1:2]) and self._is_own(int(name), words):
                 found.append(int(name))
         return sorted(found)

@@ -195,7 +195,8 @@ class Run:
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 words = (folder / "cmdline").read_bytes().decode().split("\0")
-                waits = (folder / "comm").read_text().strip() == "millrace-wait"
+                waits = ("--standby-fd" in words and
+                         (folder / "comm").read_text().strip() != "millrace-worker")
                 parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
             except OSError:
                 continue  # It has ended.

@@ -244,7 +244,7 @@ class HostsTest(HostJobs):
                     lines.append(line)
                     if line.startswith("step"):
                         break
-                worker = hosts.run(2, ["pgrep", "-f", f"worker --coordinator .* --worker 3 .*"
+                worker = hosts.run(2, ["pgrep", "-f", f"worker --worker 3 .*"
                                        f"{hosts.private}"], capture_output=True)
                 pid = int(worker.stdout.split()[0])
                 with open(f"/proc/{pid}/environ") as environment:

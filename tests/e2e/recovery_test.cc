@@ -93,7 +93,7 @@ std::vector<pid_t> TrainingProcesses(const JobProcess& process) {
   std::erase_if(workers, [](pid_t pid) {
     std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
     std::string name;
-    return !std::getline(file, name) || name == "millrace-wait";
+    return !std::getline(file, name) || name != "millrace-worker";
   });
   return workers;
 }

@@ -63,18 +63,13 @@ std::string Sign(const std::string& manifest) {
                       absl::Hex(checksum, absl::kZeroPad16), "\"}\n");
 }
 
-// Goal: any flipped bit in any file is found, by verifying and, in the data, by
-// loading. Method: flip one bit at 600 random places of each file in turn;
-// the first and last bytes always.
+// Goal: any flipped bit in any file is found, by verifying and by loading.
+// Method: flip one bit at 600 random places of each file in turn; the first and
+// last bytes always.
 TEST_F(DamagedCheckpointTest, EveryFlippedBitIsFound) {
   const std::vector<RankState> state = MakeState(TinyModel(), Layout{});
-  const Manifest manifest = *ReadManifest(files_, kNewest);
   for (const std::string& name : names_) {
     const std::string content = *files_.Content(PathOf(name));
-    int64_t data_begin = 0;
-    for (const ManifestFile& file : manifest.files) {
-      if (file.name == name) data_begin = file.header_bytes;
-    }
     std::mt19937_64 random(content.size());
     for (int i = 0; i < 600; i += SweepStep(7)) {
       const size_t byte = i == 0   ? 0
@@ -88,13 +83,9 @@ TEST_F(DamagedCheckpointTest, EveryFlippedBitIsFound) {
       const absl::Status status = VerifyCheckpoint(files_, kNewest);
       ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
       ASSERT_THAT(std::string(status.message()), HasSubstr(name));
-      // Loading reads no header of a part: the manifest knows the places.
-      if (static_cast<int64_t>(byte) >= data_begin) {
-        ASSERT_EQ(LoadCheckpoint(files_, kNewest, state.front().pieces)
-                      .status()
-                      .code(),
-                  absl::StatusCode::kDataLoss);
-      }
+      ASSERT_EQ(
+          LoadCheckpoint(files_, kNewest, state.front().pieces).status().code(),
+          absl::StatusCode::kDataLoss);
     }
     ASSERT_TRUE(files_.SetContent(PathOf(name), content).ok());
     ASSERT_TRUE(VerifyCheckpoint(files_, kNewest).ok());

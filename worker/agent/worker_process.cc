@@ -35,7 +35,7 @@ constexpr absl::Duration kPredecessorLimit = absl::Seconds(30);
 constexpr absl::Duration kHostInterval = absl::Seconds(1);
 // Names of the process in /proc and in lists of processes.
 constexpr char kStandbyName[] = "millrace-wait";
-constexpr char kWorkerName[] = "millrace";
+constexpr char kWorkerName[] = "millrace-worker";
 
 class WorkerProcess {
  public:
@@ -55,6 +55,7 @@ class WorkerProcess {
       ASSIGN_OR_RETURN(const bool ordered, WaitForOrder());
       if (!ordered) return absl::OkStatus();
     }
+    prctl(PR_SET_NAME, kWorkerName);
     RETURN_IF_ERROR(WaitForPredecessors());
     ASSIGN_OR_RETURN(
         replicas_, ReplicaKeeper::Create(options_.host_address, options_.secret,
@@ -88,7 +89,6 @@ class WorkerProcess {
     prctl(PR_SET_NAME, kStandbyName);
     ASSIGN_OR_RETURN(std::optional<StandbyOrder> order,
                      ReceiveOrder(options_.standby_fd));
-    prctl(PR_SET_NAME, kWorkerName);
     close(options_.standby_fd);
     if (!order.has_value()) return false;
     options_.coordinator_address = std::move(order->coordinator_address);
