@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   const LoggedJob& logged = runner->log_->job();
   if (!logged.plan_json.empty()) {
     ASSIGN_OR_RETURN(runner->plan_, PlanRecordFromJson(logged.plan_json));
+    runner->may_have_standbys_ = runner->plan_->keeps_standbys;
     ASSIGN_OR_RETURN(const HardwareProfile profile,
                      LoadProfile(options.run_directory + "/profile.yaml"));
     runner->profile_ = profile;
@@ -217,6 +218,8 @@ void JobRunner::SendToAgent(int32_t agent_idx,
 }
 
 void JobRunner::TellOfStandbys(bool keep) {
+  if (!keep && !may_have_standbys_) return;
+  may_have_standbys_ = true;
   protocol::FromCoordinator message;
   message.mutable_keep_standbys()->set_keep(keep);
   for (const auto& [agent_idx, session] : agent_sessions_) {

@@ -332,7 +332,8 @@ class JobRunner {
   // might.
   DeviceFacts Devices(bool all_ready = false) const;
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
-  // Tells all agents whether workers have standby processes from now on.
+  // Tells all agents whether workers have standby processes from now on, unless
+  // none have and none shall.
   void TellOfStandbys(bool keep);
   void SendToWorkers(const protocol::FromCoordinator& message);
   std::string CheckpointDirectory() const;
@@ -435,6 +436,7 @@ class JobRunner {
   std::deque<JobEvent> events_;
   bool handling_ = false;
   std::optional<PlanRecord> plan_;
+  bool may_have_standbys_ = false;  // Some agent was once told to keep them.
   std::optional<HardwareProfile> measured_profile_;  // By this job's workers.
   std::optional<HardwareProfile> profile_;  // With which plan_ was made.
   MadePlans made_plans_;

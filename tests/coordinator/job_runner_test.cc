@@ -232,10 +232,6 @@ TEST_F(JobRunnerTest, AnswersVisitors) {
   for (int32_t i = 0; i < 2; ++i) agents.push_back(ConnectReadyAgent(i));
   for (int32_t i = 0; i < 2; ++i) workers.push_back(ConnectWorker(*agents[i]));
   ASSERT_TRUE(Answer(*workers[1]).has_start_generation());
-  // A profile is measured, beside which no standby process may be.
-  const protocol::FromCoordinator standbys = Answer(*agents[1]);
-  ASSERT_TRUE(standbys.has_keep_standbys());
-  EXPECT_FALSE(standbys.keep_standbys().keep());
   protocol::Hello hello;
   hello.mutable_visitor();
   const std::unique_ptr<Client> visitor = Connect(hello);
