@@ -318,7 +318,8 @@ class HostsTest(HostJobs):
     # gets in. Method: one command a host, as ssh or systemd would start it, one of them by a
     # name of node1 that is known only later; then a second agent of a host, secrets that are
     # none or that others may read, and an address that is none. Last, some agents come by IPv4
-    # and some by IPv6, whose workers could not meet.
+    # and some by IPv6: workers use the kind that all hosts have, and the job is refused where
+    # one host has the one kind alone and another the other.
     def test_joins_without_a_launcher(self):
         with Hosts(3) as hosts:
             copy_text(hosts, [1, 2, 3])
@@ -355,12 +356,21 @@ class HostsTest(HostJobs):
             self.end_agent(early)
             self.end_agent(late)
             self.assertEqual(len(curve(hosts)), 12)
-            agents = [self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
-                                                  "--secret-file", secret])]
-            agents += [self.start_agent(hosts, number, ["--join", f"{address}:4711"],
-                                        MILLRACE_SECRET="0123456789abcdef")
-                       for number, address in ((2, "10.77.0.1"), (3, "[fd77::1]"))]
-            for agent in agents:
+
+            def start_mixed():
+                agents = [self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
+                                                      "--secret-file", secret])]
+                return agents + [self.start_agent(hosts, number, ["--join", f"{address}:4711"],
+                                                  MILLRACE_SECRET="0123456789abcdef")
+                                 for number, address in ((2, "10.77.0.1"), (3, "[fd77::1]"))]
+
+            time.sleep(1.1)  # Run folders are named by the second.
+            for agent in start_mixed():
+                self.end_agent(agent)
+            self.assertEqual(len(curve(hosts)), 12)
+            hosts.run(2, ["ip", "-6", "addr", "flush", "dev", "eth0"], check=True)
+            hosts.run(3, ["ip", "-4", "addr", "flush", "dev", "eth0"], check=True)
+            for agent in start_mixed():
                 self.assertRegex(self.end_agent(agent, 2), "node. by 10.77.0.. and node3 by fd77:")
 
     # Goal: a job is seen from any host with the secret, and nobody without it; logs come from
