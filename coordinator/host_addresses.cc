@@ -32,17 +32,22 @@ AddressFamily FamilyOf(const std::string& address) {
 
 std::map<int32_t, std::string> AddressesOfOneFamily(
     const std::map<int32_t, HostAddresses>& hosts,
-    std::optional<AddressFamily> preferred) {
+    std::optional<AddressFamily> family_in_use) {
   std::map<int32_t, std::string> seen;
   for (const auto& [agent_idx, host] : hosts) seen[agent_idx] = host.seen;
+  if (family_in_use.has_value()) {
+    for (const auto& [agent_idx, host] : hosts) {
+      seen[agent_idx] = AddressIn(*family_in_use, host).value_or(host.seen);
+    }
+    return seen;
+  }
   const bool is_one_family =
       std::all_of(seen.begin(), seen.end(), [&](const auto& other) {
         return FamilyOf(other.second) == FamilyOf(seen.begin()->second);
       });
   if (is_one_family) return seen;
   for (const AddressFamily family :
-       {preferred.value_or(AddressFamily::kIpv4), AddressFamily::kIpv4,
-        AddressFamily::kIpv6}) {
+       {AddressFamily::kIpv4, AddressFamily::kIpv6}) {
     std::map<int32_t, std::string> found;
     for (const auto& [agent_idx, host] : hosts) {
       const std::optional<std::string> address = AddressIn(family, host);

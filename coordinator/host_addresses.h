@@ -26,14 +26,17 @@ struct HostAddresses {
   std::vector<protocol::InterfaceAddress> usable;
 };
 
-// Returns an address of each host, by the agent's index: the one that was seen,
-// if all are of one family. Otherwise hosts that were seen by the other family
-// take the address of the same interface: of the family `preferred`, else of
-// IPv4, else of IPv6, whichever all hosts have. Those that were seen if none
-// is.
+// Returns an address of each host, by the agent's index. `family_in_use` is the
+// family of the workers that run; nothing before the first of them is started.
+//
+// A host that was seen by another family than the one in use is given its
+// address of that family at the same interface, or keeps the one that was seen
+// if it has none. While no family is in use, hosts that were seen by one family
+// keep what was seen. Otherwise all are given IPv4, or else IPv6, if every host
+// has it at its interface.
 std::map<int32_t, std::string> AddressesOfOneFamily(
     const std::map<int32_t, HostAddresses>& hosts,
-    std::optional<AddressFamily> preferred);
+    std::optional<AddressFamily> family_in_use);
 
 }  // namespace millrace
 

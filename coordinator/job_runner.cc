@@ -238,7 +238,9 @@ void JobRunner::Do(const StartWorkerProcess& action) {
   message.mutable_start_worker()->set_worker(ToInt(action.process.worker));
   message.mutable_start_worker()->set_incarnation(action.process.incarnation);
   const std::string address = AddressOfHost(action.agent_idx);
-  if (!address.empty()) workers_family_ = FamilyOf(address);
+  if (!address.empty() && !workers_family_.has_value()) {
+    workers_family_ = FamilyOf(address);
+  }
   message.mutable_start_worker()->set_host_address(address);
   SendToAgent(action.agent_idx, message);
 }

@@ -452,7 +452,8 @@ class JobRunner {
   int32_t last_log_request_ = 0;
   std::map<int32_t, SessionId> agent_sessions_;
   std::map<int32_t, SessionRoute> agent_routes_;  // Of those in agents_.
-  // That of the workers that this process has started; nothing before.
+  // The address family of the first worker that this process has started;
+  // nothing before that.
   std::optional<AddressFamily> workers_family_;
   std::map<WorkerIdx, SessionId> worker_sessions_;
   std::map<int32_t, protocol::AgentHello> agents_;  // Those with the job.

@@ -344,7 +344,8 @@ class Search {
     return plan;
   }
 
-  // What the layout leaves free is the standby processes', then the snapshots'.
+  // Standby processes get the memory that the layout leaves free first, and
+  // snapshots are staged in the rest.
   void PlanFreeMemory(Plan* plan) const {
     if (plan->programs == nullptr) return;
     const HardwareProfile& profile = cost_.profile();

@@ -29,17 +29,17 @@ HostAddresses HostWithBoth(int number, const std::string& seen) {
 
 using Addresses = std::map<int32_t, std::string>;
 
-// Goal: hosts that were seen by one family are left as they are, whatever else
-// they have. Method: IPv4, IPv6, no host.
+// Goal: hosts that were seen by one family are left as they are before workers
+// run. Method: IPv4, IPv6, no host.
 TEST(HostAddressesTest, LeavesOneFamilyAlone) {
   EXPECT_EQ(AddressesOfOneFamily({}, std::nullopt), Addresses());
   EXPECT_EQ(AddressesOfOneFamily(
                 {{0, HostWithBoth(1, "10.0.0.1")}, {2, Host("10.0.0.2", {})}},
-                AddressFamily::kIpv6),
+                std::nullopt),
             (Addresses{{0, "10.0.0.1"}, {2, "10.0.0.2"}}));
   EXPECT_EQ(AddressesOfOneFamily({{0, HostWithBoth(1, "fd00::1")},
                                   {1, HostWithBoth(2, "fd00::2")}},
-                                 AddressFamily::kIpv4),
+                                 std::nullopt),
             (Addresses{{0, "fd00::1"}, {1, "fd00::2"}}));
 }
 
@@ -56,13 +56,24 @@ TEST(HostAddressesTest, TakesTheOtherAddressOfTheSameInterface) {
   EXPECT_EQ(AddressesOfOneFamily(hosts, AddressFamily::kIpv6), ipv6);
 }
 
+// Goal: workers that run keep their family, whichever way agents come back, and
+// a host that lacks it changes nothing for the others. Method: all come back by
+// IPv6 while workers use IPv4; one of them has no IPv4.
+TEST(HostAddressesTest, KeepsTheFamilyInUse) {
+  EXPECT_EQ(AddressesOfOneFamily({{0, HostWithBoth(1, "fd00::1")},
+                                  {1, HostWithBoth(2, "fd00::2")},
+                                  {2, Host("fd00::3", {{"eth0", "fd00::3"}})}},
+                                 AddressFamily::kIpv4),
+            (Addresses{{0, "10.0.0.1"}, {1, "10.0.0.2"}, {2, "fd00::3"}}));
+}
+
 // Goal: a family that a host lacks is not taken, and none is if each is lacked
 // by one. Method: a host with IPv6 alone; with it one with IPv4 alone.
 TEST(HostAddressesTest, KnowsWhatAHostLacks) {
   std::map<int32_t, HostAddresses> hosts = {
       {0, HostWithBoth(1, "10.0.0.1")},
       {1, Host("fd00::2", {{"eth0", "fd00::2"}})}};
-  EXPECT_EQ(AddressesOfOneFamily(hosts, AddressFamily::kIpv4),
+  EXPECT_EQ(AddressesOfOneFamily(hosts, std::nullopt),
             (Addresses{{0, "fd00::1"}, {1, "fd00::2"}}));
   hosts[2] = Host("10.0.0.3", {{"eth0", "10.0.0.3"}});
   EXPECT_EQ(AddressesOfOneFamily(hosts, std::nullopt),

@@ -19,12 +19,13 @@
 
 namespace millrace {
 
-// What a process of a worker must know that is not known before the one before
-// it has died. The rest is in its arguments.
+// The facts that a worker's next process needs and that are not known until the
+// process before it has died. All others are in its arguments.
 struct StandbyOrder {
   std::string coordinator_address;
   int32_t incarnation = 0;
-  // As WorkerOptions::predecessor_fds. Who receives an order owns copies.
+  // As WorkerOptions::predecessor_fds. The receiver of an order owns copies of
+  // these descriptors.
   std::vector<int> predecessor_fds;
 };
 
