@@ -11,13 +11,18 @@
 
 #include "absl/types/span.h"
 #include "base/ids.h"
+#include "fault/training_state.h"
 #include "planner/layout/layout.h"
 
 namespace millrace {
 
 // Whether ranks hold copies of what others hold between steps. From ZeRO 1 on
-// only a rank's own slices are up to date then.
+// only a rank's own slices are up to date then, of which the other groups of
+// data ranks have copies (hybrid sharding), if there are some.
 bool HasReplicas(const Layout& layout);
+
+// The pieces of a rank's state that its replicas hold alike.
+std::vector<StatePiece> ReplicatedPieces(const std::vector<StatePiece>& state);
 
 struct ReplicaVerdict {
   bool agree = true;
@@ -27,7 +32,7 @@ struct ReplicaVerdict {
   std::vector<Rank> undecided;
 };
 
-// `hashes`: by rank, of the state that HasReplicas() is about.
+// `hashes`: by rank, of its ReplicatedPieces().
 ReplicaVerdict CompareReplicas(const Layout& layout,
                                absl::Span<const uint64_t> hashes);
 

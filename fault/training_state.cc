@@ -16,6 +16,7 @@ struct SliceContext {
   int32_t tensor_size;
   int32_t tensor_idx;
   bool is_owner;
+  bool is_current;
 };
 
 // Adds the pieces of one slice kept in `data`, whose element 0 is the slice's
@@ -40,7 +41,8 @@ void AddSlicePieces(const SliceContext& slice, const char* suffix, float* data,
                       .begin = begin - slot.offset,
                       .end = end - slot.offset,
                       .data = data + (begin - slice.begin),
-                      .is_owner = slice.is_owner});
+                      .is_owner = slice.is_owner,
+                      .is_current = slice.is_current});
   }
 }
 
@@ -81,7 +83,8 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .tensor_size = layout.tensor,
           .tensor_idx = coordinates.tensor,
           .is_owner = owns && !bucket.is_copy &&
-                      (!bucket.tensor_replicated || coordinates.tensor == 0)};
+                      (!bucket.tensor_replicated || coordinates.tensor == 0),
+          .is_current = layout.zero == 0 || own_slice};
       if (!slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
       }

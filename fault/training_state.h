@@ -29,6 +29,9 @@ struct StatePiece {
   // True if this rank writes the piece into checkpoints: over all ranks every
   // element of every tensor is written exactly once.
   bool is_owner;
+  // False for parameters that other ranks update: from ZeRO 1 on they are those
+  // of the step before until the next step gathers them.
+  bool is_current = true;
 };
 
 struct StateBuffers {

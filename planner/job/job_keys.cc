@@ -365,9 +365,10 @@ const JobKey kOtherKeys[] = {
      .range = {0, kMaximumInt32}},
     {KEY(fault.replica_check_steps),
      .doc = "Steps between comparisons of data-parallel replicas, by hashes "
-            "of parameters and moments, where ZeRO shards neither (layout.zero "
-            "0); 0: never. They are also compared at each checkpoint, which is "
-            "not committed if they differ.",
+            "of the parameters and moments that several ranks hold "
+            "(layout.zero 0, or layout.data_groups above 1); 0: never. They "
+            "are also compared at each checkpoint, which is not committed if "
+            "they differ.",
      .range = {0, kMaximumInteger}},
     {KEY(fault.on_loss_spike),
      .doc = "What follows when the loss jumps: continue says so; skip_batch "

@@ -16,6 +16,7 @@ TEST(ReplicaCheckTest, OutvotesAndDoubts) {
   EXPECT_TRUE(HasReplicas({.data = 2}));
   EXPECT_FALSE(HasReplicas({.data = 2, .zero = 1}));
   EXPECT_FALSE(HasReplicas({.data = 2, .zero = 3}));
+  EXPECT_TRUE(HasReplicas({.data = 4, .data_groups = 2, .zero = 1}));
 
   const Layout four{.data = 4};
   EXPECT_TRUE(CompareReplicas(four, {7, 7, 7, 7}).agree);
@@ -43,6 +44,16 @@ TEST(ReplicaCheckTest, ComparesWithinDataGroups) {
   EXPECT_TRUE(CompareReplicas(layout, hashes).agree);
   hashes[5] += 1;
   EXPECT_THAT(CompareReplicas(layout, hashes).minority, ElementsAre(Rank{5}));
+}
+
+// Goal: with hybrid sharding ranks are compared that have the same slices in
+// their groups.
+TEST(ReplicaCheckTest, ComparesSlicesAcrossGroups) {
+  const Layout layout{.data = 6, .data_groups = 3, .zero = 2};
+  std::vector<uint64_t> hashes = {3, 4, 3, 4, 3, 4};
+  EXPECT_TRUE(CompareReplicas(layout, hashes).agree);
+  hashes[3] = 3;
+  EXPECT_THAT(CompareReplicas(layout, hashes).minority, ElementsAre(Rank{3}));
 }
 
 }  // namespace

@@ -50,14 +50,17 @@ absl::Status GenerationRun::RepeatBadStep(StepResult* result) {
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::SendStateHash(const JobSpec& job) {
+absl::Status GenerationRun::HashState() {
   const Layout& layout = trainer_->program().layout;
-  // A GPU's state would have to be copied to the host first.
-  if (job.resources.uses_cuda() || !HasReplicas(layout)) {
+  if (!HasReplicas(layout)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool is_begun, trainer_->BeginReplicaHash());
+  if (is_begun) {
+    hashed_step_ = trainer_->completed_steps();
     return absl::OkStatus();
   }
   std::vector<StatePiece> state;
   ASSIGN_OR_RETURN(state, trainer_->ReadState());
+  state = ReplicatedPieces(state);
   // One pass over the memory makes the hash and what a checkpoint is held
   // against, so that no bit can flip between the two.
   const std::vector<std::vector<uint64_t>> checksums = ChecksumsOf(state);
@@ -65,11 +68,25 @@ absl::Status GenerationRun::SendStateHash(const JobSpec& job) {
   for (size_t i = 0; i < state.size(); ++i) {
     if (state[i].is_owner) compared_.checksums.push_back(checksums[i]);
   }
-  protocol::ToCoordinator message = NewMessage();
-  message.mutable_state_hash()->set_step(compared_.step);
-  message.mutable_state_hash()->set_hash(HashReplica(checksums));
-  client_->SendReliably(std::move(message));
+  SendStateHash(compared_.step, HashReplica(checksums));
   return absl::OkStatus();
+}
+
+absl::Status GenerationRun::FinishHash(int64_t known_step) {
+  if (!hashed_step_.has_value() || known_step < *hashed_step_) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const uint64_t hash, trainer_->FinishReplicaHash());
+  SendStateHash(*hashed_step_, hash);
+  hashed_step_.reset();
+  return absl::OkStatus();
+}
+
+void GenerationRun::SendStateHash(int64_t step, uint64_t hash) {
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_state_hash()->set_step(step);
+  message.mutable_state_hash()->set_hash(hash);
+  client_->SendReliably(std::move(message));
 }
 
 }  // namespace millrace

@@ -472,6 +472,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     const int64_t step = trainer_->completed_steps() + 1;
     RETURN_IF_ERROR(TakeStep(job));
     const int64_t known_step = result_.has_value() ? result_->step : -1;
+    RETURN_IF_ERROR(FinishHash(known_step));
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));
@@ -481,7 +482,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     if (validates || evaluates || saves) activity_ = RankActivity::kExempt;
     // Before the step's parts, which are not committed if the replicas differ.
     if (saves || is_due(step, job.fault.replica_check_steps)) {
-      RETURN_IF_ERROR(SendStateHash(job));
+      RETURN_IF_ERROR(HashState());
     }
     // Validation belongs to this very step, so its result must be known.
     if (validates || evaluates) RETURN_IF_ERROR(CatchUp());
@@ -510,6 +511,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   activity_ = RankActivity::kExempt;
   result_.reset();
   RETURN_IF_ERROR(CatchUp());
+  RETURN_IF_ERROR(FinishHash(trainer_->completed_steps()));
   if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   std::optional<uint64_t> parameter_hash;
@@ -519,7 +521,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
                          saved_step == trainer_->completed_steps();
   RETURN_IF_ERROR(WriteSnapshot());
   if (saves_end && saved_step != trainer_->completed_steps()) {
-    RETURN_IF_ERROR(SendStateHash(job));
+    RETURN_IF_ERROR(HashState());
     RETURN_IF_ERROR(BeginCheckpoint(job));
     RETURN_IF_ERROR(WriteSnapshot());
   }

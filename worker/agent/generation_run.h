@@ -106,9 +106,13 @@ class GenerationRun {
   // Runs a step whose loss or gradient is not a number again, and says where
   // that began.
   absl::Status RepeatBadStep(StepResult* result);
-  // Sends the hash of what this rank's replicas hold alike after the newest
-  // step, and keeps its checksums as compared_.
-  absl::Status SendStateHash(const JobSpec& job);
+  // Hashes what this rank's replicas hold alike after the newest step, if it
+  // has replicas. On a CPU it sends the hash and keeps the checksums as
+  // compared_; on a GPU it begins.
+  absl::Status HashState();
+  // Sends the hash that a GPU was to make of a step whose result is known.
+  absl::Status FinishHash(int64_t known_step);
+  void SendStateHash(int64_t step, uint64_t hash);
   // Makes result_ that of the newest step; reports the one it replaces.
   absl::Status CatchUp();
   absl::Status OpenData(const JobSpec& job);
@@ -175,6 +179,7 @@ class GenerationRun {
   std::optional<StepResult> result_;  // The newest that is known.
   int64_t reported_step_ = 0;         // The newest; 0: none.
   ComparedState compared_;
+  std::optional<int64_t> hashed_step_;  // Whose hash was begun and not sent.
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;

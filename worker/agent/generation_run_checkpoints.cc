@@ -127,6 +127,8 @@ absl::StatusOr<uint64_t> GenerationRun::HashOfState() {
 
 absl::Status GenerationRun::WriteSnapshot() {
   if (!begun_checkpoint_.has_value()) return absl::OkStatus();
+  // Before the part is committed, its replicas are compared.
+  RETURN_IF_ERROR(FinishHash(begun_checkpoint_->info.step));
   RETURN_IF_ERROR(writer_->Start(*std::move(begun_checkpoint_), aborted_));
   begun_checkpoint_.reset();
   return absl::OkStatus();

@@ -70,13 +70,17 @@ MomentCopies::MomentCopies(const Program& program)
 
 absl::Status MomentCopies::Allocate() {
   CHECK(are_needed());
+  if (copies_.size() == 2) return absl::OkStatus();
   while (copies_.size() < 2) {
     ASSIGN_OR_RETURN(MemoryBlock block,
                      MemoryBlock::AllocateUntouched(
                          num_elements_ * static_cast<int64_t>(sizeof(float))));
     copies_.push_back(std::move(block));
   }
-  return absl::OkStatus();
+  return ForEachPart(
+      num_elements_, [&](Moment moment, int64_t begin, int64_t end) {
+        std::fill(FloatsOf(moment) + begin, FloatsOf(moment) + end, 0.0f);
+      });
 }
 
 absl::Status MomentCopies::Read(const std::byte* exp_avg,

@@ -40,7 +40,8 @@ class MomentCopies {
   // From the copies. Where Read() was called and nothing has changed, the same
   // bits again.
   absl::Status Write(std::byte* exp_avg, std::byte* exp_avg_sq) const;
-  // Allocates the copies, with undefined contents, if they are not there.
+  // Allocates the copies, full of zeros, which padding must be, if they are not
+  // there.
   absl::Status Allocate();
   // Gives their memory back.
   void Release() { copies_.clear(); }

@@ -148,6 +148,16 @@ class Trainer {
   // holds that one. ResourceExhausted if the host has no memory for a copy.
   virtual absl::StatusOr<std::shared_ptr<const StateSnapshot>>
   TakeSnapshot() = 0;
+  // Begins to hash what this rank's replicas hold alike after completed_steps()
+  // steps (fault/replica_check.h), on the device and in its order: it holds up
+  // nothing but what the device does next. False where the state is in host
+  // memory, which whoever asks hashes there.
+  virtual absl::StatusOr<bool> BeginReplicaHash() { return false; }
+  // The hash that was begun last, once the device has it: equal bits, equal
+  // hash. Call it when the result of the step before it is known.
+  virtual absl::StatusOr<uint64_t> FinishReplicaHash() {
+    return absl::FailedPreconditionError("no hash was begun");
+  }
   // The same state where it lies in the device's own memory, for programs that
   // read or change it in place between steps: fp32 throughout, so with bf16
   // activations the parameters are master weights. Moments that are not stored

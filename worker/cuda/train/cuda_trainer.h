@@ -21,6 +21,7 @@
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/train/executor.h"
 #include "worker/cuda/train/rank_communication.h"
+#include "worker/cuda/train/replica_hash.h"
 #include "worker/cuda/train/run_record.h"
 #include "worker/cuda/train/snapshot.h"
 #include "worker/cuda/train/state.h"
@@ -56,6 +57,8 @@ class CudaTrainer : public Trainer {
   const Program& program() const override { return programs_->training; }
   absl::StatusOr<std::vector<StatePiece>> ReadState() override;
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> TakeSnapshot() override;
+  absl::StatusOr<bool> BeginReplicaHash() override;
+  absl::StatusOr<uint64_t> FinishReplicaHash() override;
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
   absl::Status TakeChanges() override;
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
@@ -158,7 +161,9 @@ class CudaTrainer : public Trainer {
   // The newest three steps: the one that runs, the one before, whose result is
   // read, and the one before that, at whose end the step time starts.
   std::vector<RunRecord> records_;
-  std::optional<RunRecord> other_run_;  // Validation and publishing.
+  std::optional<RunRecord> other_run_;       // Validation and publishing.
+  std::optional<ReplicaHash> replica_hash_;  // From the first one on.
+  std::optional<RunRecord> hash_run_;
 };
 
 }  // namespace millrace

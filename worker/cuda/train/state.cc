@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,26 @@
 #include "kernels/cuda/status.h"
 
 namespace millrace {
+
+namespace {
+
+constexpr int64_t kSliceBytes = 64 * kMiB;  // For one thread at a time.
+
+// Host memory full of zeros, which padding between tensors must be.
+absl::StatusOr<MemoryBlock> ZeroedBlock(int64_t num_bytes) {
+  ASSIGN_OR_RETURN(MemoryBlock block,
+                   MemoryBlock::AllocateUntouched(num_bytes));
+  const int64_t num_slices = (num_bytes + kSliceBytes - 1) / kSliceBytes;
+  RETURN_IF_ERROR(ParallelFor(num_slices, NumCopyThreads(), [&](int64_t i) {
+    const int64_t begin = i * kSliceBytes;
+    std::memset(block.data() + begin, 0,
+                static_cast<size_t>(std::min(kSliceBytes, num_bytes - begin)));
+    return absl::OkStatus();
+  }));
+  return block;
+}
+
+}  // namespace
 
 CudaState::CudaState(const Program* program, MeshCoordinates coordinates,
                      const DeviceArenas* arenas)
@@ -50,6 +71,15 @@ std::vector<StatePiece> CudaState::PiecesOnDevice() const {
   return Describe(data);
 }
 
+std::vector<std::span<const std::byte>> CudaState::NarrowMoments() const {
+  std::vector<std::span<const std::byte>> moments;
+  for (int i = 1; i < kNumBuffers && !has_float_moments(); ++i) {
+    const Buffer& buffer = BufferOf(i);
+    moments.emplace_back(arenas_.At(buffer), static_cast<size_t>(buffer.bytes));
+  }
+  return moments;
+}
+
 std::vector<StatePiece> CudaState::ParametersOnDevice() const {
   std::vector<StatePiece> parameters;
   for (StatePiece& piece : PiecesOnDevice()) {
@@ -64,8 +94,7 @@ absl::StatusOr<std::vector<StatePiece>> CudaState::HostPieces() {
   std::array<float*, kNumBuffers> data;
   for (int i = 0; i < kNumBuffers; ++i) {
     if (host_.size() == static_cast<size_t>(i)) {
-      ASSIGN_OR_RETURN(MemoryBlock block,
-                       MemoryBlock::AllocateUntouched(BufferOf(i).bytes));
+      ASSIGN_OR_RETURN(MemoryBlock block, ZeroedBlock(BufferOf(i).bytes));
       host_.push_back(std::move(block));
     }
     data[i] = reinterpret_cast<float*>(host_[i].data());
@@ -96,7 +125,6 @@ absl::Status CudaState::Upload() {
 // Page-locking this much memory would take longer than copying it once, and
 // copies of other memory go through the copying thread: so several copy.
 absl::Status CudaState::CopyAll(cudaMemcpyKind direction) {
-  constexpr int64_t kSliceBytes = 64 * kMiB;
   const std::string what =
       absl::StrCat("copy the training state to the ",
                    direction == cudaMemcpyDeviceToHost ? "host" : "device");

@@ -7,7 +7,9 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +38,9 @@ class CudaState {
   // All pieces with `data` on the device, and the parameters among them.
   std::vector<StatePiece> PiecesOnDevice() const;
   std::vector<StatePiece> ParametersOnDevice() const;
+
+  // Moments that are not fp32, as they are stored on the device; else empty.
+  std::vector<std::span<const std::byte>> NarrowMoments() const;
 
   // The pieces in the host's copy, which is allocated when first asked for and
   // kept. Its contents are those of the newest Download(), or whatever was

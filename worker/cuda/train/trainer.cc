@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -434,6 +435,31 @@ CudaTrainer::TakeSnapshot() {
       *snapshot, state,
       untaken_step_ == 0 ? nullptr : &RecordOf(untaken_step_).end));
   return snapshot;
+}
+
+absl::StatusOr<bool> CudaTrainer::BeginReplicaHash() {
+  RETURN_IF_ERROR(Begin());
+  if (!replica_hash_.has_value()) {
+    ASSIGN_OR_RETURN(replica_hash_, ReplicaHash::Create());
+    ASSIGN_OR_RETURN(hash_run_, RunRecord::Create(/*num_scalars=*/1));
+  }
+  const cudaStream_t stream = executor_->stream();
+  RETURN_IF_ERROR(replica_hash_->Enqueue(*state_, stream));
+  // The record copies 64 bits, whatever they stand for.
+  RETURN_IF_ERROR(hash_run_->EnqueueEnd(
+      reinterpret_cast<const double*>(replica_hash_->on_device()), stream));
+  return true;
+}
+
+absl::StatusOr<uint64_t> CudaTrainer::FinishReplicaHash() {
+  RETURN_IF_ERROR(Begin());
+  CHECK(hash_run_.has_value()) << "no hash was begun";
+  if (const absl::Status status = WaitFor(*hash_run_); !status.ok()) {
+    return Fail(status, "hashing the training state");
+  }
+  uint64_t hash;
+  std::memcpy(&hash, hash_run_->scalars.data(), sizeof(hash));
+  return hash;
 }
 
 // Nothing reads the state any more when it may be changed.

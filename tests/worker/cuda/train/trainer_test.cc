@@ -22,6 +22,7 @@
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/kernels/gpu_testing.h"
 #include "tests/worker/cuda/train/gpu_job.h"
+#include "tests/worker/cuda/train/trainer_testing.h"
 #include "worker/communicate/in_process_communicator.h"
 #include "worker/cpu/trainer.h"
 
@@ -29,114 +30,6 @@ namespace millrace {
 namespace {
 
 using testing::HasSubstr;
-
-Layout LayoutOf(Precision precision) {
-  return {.micro_batch = 2, .num_microbatches = 4, .precision = precision};
-}
-
-// SyntheticBatches, cut into documents of `document` tokens; zero: none.
-class CutBatches : public BatchSource {
- public:
-  CutBatches(const JobSpec& job, int64_t document)
-      : batches_(job.model.vocab_size, job.model.sequence_length),
-        length_(job.model.sequence_length),
-        document_(document) {}
-
-  absl::Status Fill(const BatchRequest& request,
-                    const BatchPointers& out) override {
-    if (request.step == fails_at) {
-      return absl::DataLossError("tokens.bin: token 17 is cut off");
-    }
-    RETURN_IF_ERROR(batches_.Fill(request, out));
-    for (int64_t i = 0; i < request.num_sequences * length_; ++i) {
-      const int64_t t = i % length_;
-      out.document_starts[i] =
-          static_cast<int32_t>(document_ == 0 ? 0 : t / document_ * document_);
-    }
-    return absl::OkStatus();
-  }
-  int64_t fails_at = -1;
-
- private:
-  SyntheticBatches batches_;
-  const int64_t length_;
-  const int64_t document_;
-};
-
-std::unique_ptr<Trainer> OnGpu(const JobSpec& job, Precision precision,
-                               BatchSource& batches,
-                               const CudaTrainerSettings& settings = {},
-                               int64_t staged_bytes = 0) {
-  auto trainer = CreateCudaTrainer({.job = job,
-                                    .layout = LayoutOf(precision),
-                                    .rank = Rank{0},
-                                    .batches = &batches,
-                                    .staged_bytes = staged_bytes},
-                                   0, nullptr, settings);
-  EXPECT_TRUE(trainer.ok()) << trainer.status();
-  return trainer.ok() ? *std::move(trainer) : nullptr;
-}
-
-std::unique_ptr<Trainer> OnCpu(const JobSpec& job, BatchSource& batches) {
-  InProcessHub hub;
-  const auto factory = hub.NewFactory();
-  auto trainer = CreateCpuTrainer({.job = job,
-                                   .layout = LayoutOf(Precision::kFloat32),
-                                   .rank = Rank{0},
-                                   .num_threads = 4,
-                                   .communicators = factory.get(),
-                                   .batches = &batches});
-  EXPECT_TRUE(trainer.ok()) << trainer.status();
-  return *std::move(trainer);
-}
-
-// Results of the next steps, all of them, in order.
-std::vector<StepResult> Train(Trainer& trainer, int64_t num_steps,
-                              bool measure = false) {
-  std::vector<StepResult> results;
-  auto take = [&](absl::StatusOr<std::optional<StepResult>> result) {
-    EXPECT_TRUE(result.ok()) << result.status();
-    if (result.ok() && result->has_value()) results.push_back(**result);
-  };
-  for (int64_t i = 0; i < num_steps; ++i) {
-    take(trainer.RunStep({.measure = measure}));
-  }
-  take(trainer.LastResult());
-  EXPECT_EQ(results.size(), static_cast<size_t>(num_steps));
-  return results;
-}
-
-std::vector<std::vector<float>> CopyState(Trainer& trainer) {
-  const auto pieces = trainer.ReadState();
-  EXPECT_TRUE(pieces.ok()) << pieces.status();
-  std::vector<std::vector<float>> copy;
-  for (const StatePiece& piece : *pieces) {
-    copy.emplace_back(piece.data, piece.data + (piece.end - piece.begin));
-  }
-  return copy;
-}
-
-void LoadState(Trainer& trainer, const std::vector<std::vector<float>>& state,
-               int64_t completed_steps) {
-  auto pieces = trainer.StateToFill();
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  ASSERT_EQ(pieces->size(), state.size());
-  for (size_t i = 0; i < state.size(); ++i) {
-    std::copy(state[i].begin(), state[i].end(), (*pieces)[i].data);
-  }
-  ASSERT_EQ(trainer.FinishFilling(completed_steps), absl::OkStatus());
-}
-
-bool BitEqual(const std::vector<std::vector<float>>& a,
-              const std::vector<std::vector<float>>& b) {
-  return a.size() == b.size() &&
-         std::equal(a.begin(), a.end(), b.begin(),
-                    [](const auto& x, const auto& y) {
-                      return x.size() == y.size() &&
-                             std::memcmp(x.data(), y.data(),
-                                         x.size() * sizeof(float)) == 0;
-                    });
-}
 
 // The weights of one rank in bf16 and in full; those of norms stay fp32.
 class RoundedWeights {
@@ -264,7 +157,6 @@ INSTANTIATE_TEST_SUITE_P(All, CudaTrainerCases,
                                "_documents_", info.param.document);
                          });
 
-class CudaTrainerTest : public testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Both, CudaTrainerTest,
                          testing::Values(Precision::kFloat32,
                                          Precision::kBfloat16),
@@ -443,101 +335,6 @@ TEST_P(CudaTrainerTest, NonFiniteStepLeavesStateAlone) {
   LoadState(*trainer, state, 2);
   EXPECT_FALSE(Train(*trainer, 1).back().finite);
   EXPECT_TRUE(BitEqual(CopyState(*trainer), state));
-}
-
-std::vector<std::vector<float>> WaitForSnapshot(const StateSnapshot& snapshot) {
-  while (!*snapshot.IsTaken()) std::this_thread::yield();
-  std::vector<std::vector<float>> copy;
-  for (const StatePiece& piece : snapshot.pieces()) {
-    copy.emplace_back(piece.data, piece.data + (piece.end - piece.begin));
-  }
-  return copy;
-}
-
-// Its state has gigabytes, whose download takes longer than a step in bf16.
-JobSpec LargeStateJob(int32_t num_heads) {
-  JobSpec job = GpuJob();
-  job.model.vocab_size = 65536;
-  job.model.hidden = 64 * num_heads;
-  job.model.num_heads = num_heads;
-  return job;
-}
-
-// Goal: steps that follow a snapshot change nothing before it is copied.
-// Method: a state of gigabytes, whose copy takes longer than steps do, in
-// pinned memory; again in the same memory.
-TEST_P(CudaTrainerTest, StepsWaitForSnapshots) {
-  const JobSpec job = LargeStateJob(/*num_heads=*/16);
-  CutBatches batches(job, 0);
-  auto trainer = OnGpu(job, GetParam(), batches);
-  ASSERT_NE(trainer, nullptr);
-  for (int i = 0; i < 2; ++i) {
-    Train(*trainer, 3);  // The graph is there.
-    const auto state = CopyState(*trainer);
-    const auto snapshot = trainer->TakeSnapshot();
-    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-    EXPECT_FALSE(*(*snapshot)->IsTaken());
-    for (int step = 0; step < 4; ++step) {
-      ASSERT_TRUE(trainer->RunStep({}).ok());
-    }
-    EXPECT_TRUE(BitEqual(WaitForSnapshot(**snapshot), state));
-    ASSERT_TRUE(trainer->LastResult().ok());
-    EXPECT_FALSE(BitEqual(CopyState(*trainer), state));
-  }
-}
-
-// Goal: a snapshot that is staged in part or as a whole holds the state of its
-// step, and the step after it does not wait for the download of what is staged.
-// Method: a state that is read in two parts (PartOfBuckets); nothing, what ends
-// inside a tensor, and all of it staged; the times of the steps after it.
-TEST_P(CudaTrainerTest, StepsWaitOnlyForWhatIsNotStaged) {
-  const JobSpec job = LargeStateJob(/*num_heads=*/48);
-  std::vector<double> after_s;
-  for (const int64_t staged_bytes :
-       {int64_t{0}, int64_t{3'000'000'004}, int64_t{6} << 30}) {
-    CutBatches batches(job, 0);
-    auto trainer = OnGpu(job, GetParam(), batches, {}, staged_bytes);
-    ASSERT_NE(trainer, nullptr);
-    Train(*trainer, 3);  // The graph is there.
-    const auto state = CopyState(*trainer);
-    const auto snapshot = trainer->TakeSnapshot();
-    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-    after_s.push_back(Train(*trainer, 1).back().step_time_s);
-    Train(*trainer, 2);
-    EXPECT_TRUE(BitEqual(WaitForSnapshot(**snapshot), state));
-    EXPECT_FALSE(BitEqual(CopyState(*trainer), state));
-    std::printf("%ld bytes staged: %.1f ms for the next step\n", staged_bytes,
-                1e3 * after_s.back());
-  }
-  if (GetParam() != Precision::kBfloat16) return;
-  EXPECT_LT(after_s[1], after_s[0]);
-  EXPECT_LT(after_s[2], after_s[1]);
-}
-
-// Goal: a snapshot is of the newest step that the device was given, done or
-// not, and snapshots of steps in a row do not overwrite each other's staged
-// parts. Method: beside a trainer that is waited for; all are given to the
-// device before one is looked at.
-TEST_P(CudaTrainerTest, SnapshotsAreOfTheNewestStep) {
-  JobSpec job = GpuJob();
-  job.training.deterministic = true;
-  for (const int64_t staged_bytes : {int64_t{0}, int64_t{6} << 20}) {
-    CutBatches batches(job, 0), same_batches(job, 0);
-    auto trainer = OnGpu(job, GetParam(), batches, {}, staged_bytes);
-    auto waited_for = OnGpu(job, GetParam(), same_batches);
-    ASSERT_NE(trainer, nullptr);
-    ASSERT_NE(waited_for, nullptr);
-    std::vector<std::shared_ptr<const StateSnapshot>> snapshots;
-    for (int step = 0; step < 5; ++step) {
-      ASSERT_TRUE(trainer->RunStep({}).ok());
-      snapshots.push_back(*trainer->TakeSnapshot());
-    }
-    ASSERT_TRUE(trainer->RunStep({}).ok());
-    for (const auto& snapshot : snapshots) {
-      Train(*waited_for, 1);
-      EXPECT_TRUE(BitEqual(WaitForSnapshot(*snapshot), CopyState(*waited_for)));
-    }
-  }
 }
 
 // Goal: a bad batch is reported with rank, step and cause, and ends the
