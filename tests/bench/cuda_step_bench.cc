@@ -40,6 +40,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -421,6 +422,25 @@ absl::Status WriteTimelines(const Settings& s, const std::string& path,
 }
 
 // `store_folder` is this job's own.
+// The time of a hash by which replicas are compared; the best of five.
+absl::Status PrintHashTime(Trainer& trainer) {
+  ASSIGN_OR_RETURN(const std::vector<StatePiece> state, trainer.StateInPlace());
+  int64_t num_bytes = 0;
+  for (const StatePiece& piece : state)
+    num_bytes += 4 * (piece.end - piece.begin);
+  double best_s = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 5; ++i) {
+    const double began_s = MonotonicSeconds();
+    RETURN_IF_ERROR(trainer.BeginReplicaHash().status());
+    RETURN_IF_ERROR(trainer.FinishReplicaHash().status());
+    best_s = std::min(best_s, MonotonicSeconds() - began_s);
+  }
+  std::printf("hash of the state, %s in fp32: %s, %.0f GB/s (an H200: 4,800)\n",
+              FormatBytes(num_bytes).c_str(), FormatSeconds(best_s).c_str(),
+              1e-9 * static_cast<double>(num_bytes) / best_s);
+  return absl::OkStatus();
+}
+
 absl::Status RunJob(const Settings& s, const std::string& path,
                     const std::string& store_folder) {
   RandomBatches batches({.vocab_size = s.job.model.vocab_size,
@@ -460,6 +480,7 @@ absl::Status RunJob(const Settings& s, const std::string& path,
               FormatSeconds(first_s - created_s).c_str());
   PrintSpeed(s, results, wall_s);
   PrintMemory(*trainer);
+  RETURN_IF_ERROR(PrintHashTime(*trainer));
   if (s.prediction.has_value()) {
     std::printf("predicted: step %s, memory %s\n",
                 FormatSeconds(s.prediction->step_time_s).c_str(),

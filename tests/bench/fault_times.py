@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What do faults and checkpoints cost on one or two GPUs? Two jobs of random tokens, bf16, ZeRO 1:
+"""What do faults and checkpoints cost on one or two GPUs? Three jobs of random tokens, bf16, ZeRO 1:
 
 1B dims with copies in memory every 10 steps: trains 20 steps, during which nothing may be taken
 for hanging, then loses a worker to kill -9 three times. Prints where the time went each time. It
@@ -9,7 +9,11 @@ takes some 60 s.
 the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has
 10 of its 32 layers and two micro-batches, so that the state is downloaded about as long as a step.
 
-    tests/bench/fault_times.py MILLRACE [--job 1b|8b] [--gpus 1|2] [--profile FILE]
+1B dims without any fault, by turns with all that fault tolerance does between checkpoints (copies
+in memory and comparisons of replicas every 10 steps, standby processes) and with none of it. Prints
+the mean step of each.
+
+    tests/bench/fault_times.py MILLRACE [--job 1b|8b|overhead] [--gpus 1|2] [--profile FILE]
                                [--folder DIR]
 
 The 8B checkpoint has 96 GB on two GPUs and 39 GB on one, as has its copy in host memory. It goes
@@ -167,11 +171,29 @@ def train_8b(arguments, folder):
         shutil.rmtree(target, ignore_errors=True)
 
 
+def train_without_faults(arguments, folder):
+    settings = {
+        "none": "replica_interval_steps: 0, replica_check_steps: 0, standby_workers: never",
+        "all": "replica_interval_steps: 10, replica_check_steps: 10, standby_workers: always"}
+    means = {name: [] for name in settings}
+    for i, name in enumerate(["none", "all", "all", "none"]):
+        run = Run(arguments, folder, f"overhead{i}", hidden=2048, layers=16, ffn=8192, steps=51,
+                  batch=4 * arguments.gpus, micro_batch=4,
+                  rest=f"checkpoint: {{at_end: false}}\nfault: {{{settings[name]}}}")
+        run.wait_for("end", lambda: run.events("finished"))
+        times = [line["step_time_s"] for line in run.lines("metrics.jsonl") if line["step"] > 11]
+        means[name].append(statistics.mean(times))
+        print(f"{name}: mean step {1e3 * means[name][-1]:.2f} ms, median "
+              f"{1e3 * statistics.median(times):.2f} ms, of {len(times)} steps", flush=True)
+    none, everything = (statistics.mean(means[name]) for name in ("none", "all"))
+    print(f"without faults: all of it costs {100 * (everything / none - 1):+.2f} % of the step")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("millrace", type=pathlib.Path)
-    parser.add_argument("--job", choices=["1b", "8b"], help="this one alone")
+    parser.add_argument("--job", choices=["1b", "8b", "overhead"], help="this one alone")
     parser.add_argument("--gpus", type=int, choices=[1, 2], default=2)
     parser.add_argument("--profile", default=ROOT / "configs/hardware/h200-sxm.yaml")
     parser.add_argument("--folder", type=pathlib.Path, help="for all that is written")
@@ -179,7 +201,8 @@ def main():
     arguments.millrace = arguments.millrace.resolve()
     folder = pathlib.Path(arguments.folder or tempfile.mkdtemp(prefix="fault_times-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for name, train in {"1b": train_1b, "8b": train_8b}.items():
+    for name, train in {"1b": train_1b, "8b": train_8b,
+                        "overhead": train_without_faults}.items():
         if arguments.job in (None, name):
             train(arguments, folder)
 
