@@ -129,6 +129,18 @@ std::string LopsidedHosts(const Copies& copies, const ReplicaFacts& facts) {
       num_partners > 1 ? "more than two" : "several", " copies each");
 }
 
+// Says that training will wait for copies that are taken as often as the job
+// asks. Empty if it will not.
+std::string Hurry(const Copies& copies) {
+  const int64_t unhurried = UnhurriedInterval(copies.cost);
+  if (copies.interval_steps >= unhurried) return "";
+  return absl::StrCat(
+      kIntervalKey, " is ", copies.interval_steps,
+      ", and keeping and sending a copy takes about as long as ", unhurried - 1,
+      " steps, so training waits for each: set ", kIntervalKey, ": ", unhurried,
+      " or more");
+}
+
 }  // namespace
 
 int64_t PartBytes(const ModelSpec& model, const Layout& layout) {
@@ -205,10 +217,11 @@ absl::StatusOr<ReplicaPlan> PlanReplicas(const JobSpec& job,
           100 * ReplicaSeconds(copies.cost) /
               std::max(1e-9, facts.step_s *
                                  static_cast<double>(plan.interval_steps))));
-  plan.warning = LopsidedHosts(copies, facts);
-  const std::string lack = num_partners > 1 ? LackOfHosts(facts) : "";
-  if (!lack.empty()) {
-    absl::StrAppend(&plan.warning, plan.warning.empty() ? "" : "; ", lack);
+  for (const std::string& warning :
+       {LopsidedHosts(copies, facts),
+        num_partners > 1 ? LackOfHosts(facts) : std::string(), Hurry(copies)}) {
+    if (warning.empty()) continue;
+    absl::StrAppend(&plan.warning, plan.warning.empty() ? "" : "; ", warning);
   }
   return plan;
 }

@@ -260,9 +260,8 @@ double ReplicaSeconds(const ReplicaCost& cost) {
   return kSecondsOfEach + CopySeconds(cost);
 }
 
-int64_t ReplicaInterval(const ReplicaCost& cost) {
+int64_t UnhurriedInterval(const ReplicaCost& cost) {
   if (cost.step_s <= 0) return 1;
-  const double by_cost = ReplicaSeconds(cost) / (kShareOfStep * cost.step_s);
   const double keep_s = CopySeconds(cost);
   const double sent_bytes =
       static_cast<double>(cost.part_bytes) * cost.num_partners;
@@ -271,9 +270,15 @@ int64_t ReplicaInterval(const ReplicaCost& cost) {
   // Between two copies there is the step that takes the second. What is done in
   // a part of a step delays none.
   const bool is_quick = keep_s + send_s <= kQuickShare * cost.step_s;
-  const double by_keeping = is_quick ? 1 : 1 + (keep_s + send_s) / cost.step_s;
-  return static_cast<int64_t>(
-      std::clamp(std::ceil(std::max(by_cost, by_keeping)), 1.0, 1e9));
+  const double steps = is_quick ? 1 : 1 + (keep_s + send_s) / cost.step_s;
+  return static_cast<int64_t>(std::clamp(std::ceil(steps), 1.0, 1e9));
+}
+
+int64_t ReplicaInterval(const ReplicaCost& cost) {
+  if (cost.step_s <= 0) return 1;
+  const double by_cost = ReplicaSeconds(cost) / (kShareOfStep * cost.step_s);
+  return std::max(UnhurriedInterval(cost), static_cast<int64_t>(std::clamp(
+                                               std::ceil(by_cost), 1.0, 1e9)));
 }
 
 int64_t ReplicaBytes(int64_t part_bytes, int32_t num_copies_kept,

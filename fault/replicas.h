@@ -108,6 +108,9 @@ struct ReplicaCost {
 };
 // Seconds that training loses for one copy.
 double ReplicaSeconds(const ReplicaCost& cost);
+// The least interval at which a copy is kept and sent before the next is taken.
+// At a shorter one training waits for copies. At least 1.
+int64_t UnhurriedInterval(const ReplicaCost& cost);
 // The least interval at which copies cost at most half a percent of the steps
 // and are kept and sent before the next is taken. At least 1.
 int64_t ReplicaInterval(const ReplicaCost& cost);

@@ -1,6 +1,6 @@
 // How fast ranks write and restore a checkpoint, against what the disk does.
 //
-//   checkpoint_bench FOLDER [GB [RANKS]]
+//   checkpoint_bench FOLDER [GB [RANKS [TIMES]]]
 //
 // Makes a model whose checkpoint has about so many decimal gigabytes (4; layers
 // of 0.8 GB) and spreads its state over the ranks (4), each a process, by the
@@ -10,7 +10,8 @@
 // two. Every element that a rank has restored is compared with what was saved.
 //
 // The disk's rates come first: as many processes write and read as many bytes
-// past the page cache (O_DIRECT), in pieces of 8 MiB. Prints the best of three.
+// past the page cache (O_DIRECT), in pieces of 8 MiB. Prints all times as they
+// are measured, and the best of TIMES (3) at the end.
 
 #include <fcntl.h>
 
@@ -36,7 +37,6 @@
 namespace millrace {
 namespace {
 
-constexpr int kTimes = 3;
 constexpr int64_t kPieceBytes = 8 << 20;
 constexpr int64_t kMostEntryBytes = 256 << 20;
 constexpr double kLayerBytes = 0.8e9;
@@ -159,8 +159,9 @@ absl::Status Succeed(int /*rank*/) { return absl::OkStatus(); }
 
 class Bench {
  public:
-  Bench(std::string folder, double gigabytes, int32_t num_ranks)
+  Bench(std::string folder, double gigabytes, int32_t num_ranks, int32_t times)
       : folder_(std::move(folder)),
+        times_(times),
         model_(ModelOf(gigabytes)),
         writers_{.data = num_ranks, .zero = 1} {}
 
@@ -172,12 +173,14 @@ class Bench {
     double verify_s = kNever;
     double commit_s = 0;
     std::map<std::string, double> load_s;
-    for (int i = 0; i < kTimes; ++i) {
+    for (int i = 0; i < times_; ++i) {
       RETURN_IF_ERROR(files_.Remove(absl::StrCat(folder_, "/checkpoints")));
-      write_s = std::min(write_s, Write());
+      write_s = std::min(write_s, Noted("written", Write()));
       ASSIGN_OR_RETURN(commit_s, Commit());
-      disk_write_s = std::min(disk_write_s, Plain(/*writes=*/true));
-      disk_read_s = std::min(disk_read_s, Plain(/*writes=*/false));
+      disk_write_s =
+          std::min(disk_write_s, Noted("disk writes", Plain(/*writes=*/true)));
+      disk_read_s =
+          std::min(disk_read_s, Noted("disk reads", Plain(/*writes=*/false)));
       for (int rank = 0; rank < writers_.data; ++rank) {
         RETURN_IF_ERROR(files_.Remove(PlainPath(folder_, rank)));
       }
@@ -185,12 +188,13 @@ class Bench {
         const auto [best, is_new] =
             load_s.emplace(LayoutToString(layout), kNever);
         ASSIGN_OR_RETURN(const double seconds, Load(layout, /*checks=*/is_new));
-        best->second = std::min(best->second, seconds);
+        best->second = std::min(best->second, Noted("restored", seconds));
       }
       RETURN_IF_ERROR(Forget());
       const double began_s = MonotonicSeconds();
       RETURN_IF_ERROR(VerifyCheckpoint(files_, Path()));
-      verify_s = std::min(verify_s, MonotonicSeconds() - began_s);
+      verify_s =
+          std::min(verify_s, Noted("verified", MonotonicSeconds() - began_s));
     }
     const double gigabytes = static_cast<double>(Bytes()) / 1e9;
     std::cout << absl::StrFormat(
@@ -215,6 +219,11 @@ class Bench {
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  static double Noted(const char* what, double seconds) {
+    std::cout << absl::StrFormat("  %s in %.2f s", what, seconds) << std::endl;
+    return seconds;
+  }
 
   std::string Directory() const { return folder_ + "/checkpoints"; }
   std::string Path() const { return Directory() + "/step-00000001"; }
@@ -305,6 +314,7 @@ class Bench {
 
   FileSystem& files_ = *PosixFileSystem();
   const std::string folder_;
+  const int32_t times_;
   const ModelSpec model_;
   const Layout writers_;
 };
@@ -315,16 +325,18 @@ class Bench {
 int main(int argc, char** argv) {
   double gigabytes = 4;
   int32_t num_ranks = 4;
+  int32_t times = 3;
   const bool is_right =
-      argc >= 2 && argc <= 4 &&
+      argc >= 2 && argc <= 5 &&
       (argc < 3 || (absl::SimpleAtod(argv[2], &gigabytes) && gigabytes > 0)) &&
-      (argc < 4 || (absl::SimpleAtoi(argv[3], &num_ranks) && num_ranks > 0));
+      (argc < 4 || (absl::SimpleAtoi(argv[3], &num_ranks) && num_ranks > 0)) &&
+      (argc < 5 || (absl::SimpleAtoi(argv[4], &times) && times > 0));
   if (!is_right) {
-    std::cerr << "usage: checkpoint_bench FOLDER [GB [RANKS]]\n";
+    std::cerr << "usage: checkpoint_bench FOLDER [GB [RANKS [TIMES]]]\n";
     return 2;
   }
   const absl::Status status =
-      millrace::Bench(argv[1], gigabytes, num_ranks).Run();
+      millrace::Bench(argv[1], gigabytes, num_ranks, times).Run();
   if (!status.ok()) std::cerr << "checkpoint_bench: " << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -63,6 +63,25 @@ TEST(ReplicaPlanTest, TakesCopiesWhereTheyAreNeeded) {
   EXPECT_EQ(PlanReplicas(job, LayoutOf(4, 1), facts)->interval_steps, 0);
 }
 
+// Goal: an interval shorter than the time of a copy is warned of, and the one
+// that the warning names is not. Method: steps of a tenth of a millisecond.
+TEST(ReplicaPlanTest, WarnsOfCopiesThatTrainingWaitsFor) {
+  JobSpec job = JobOf();
+  job.resources.backend = "cuda";
+  job.fault.replica_interval_steps = 1;
+  const ReplicaFacts facts = {.step_s = 1e-4, .hosts = {"a", "b"}};
+  const auto hurried = PlanReplicas(job, LayoutOf(2, 1), facts);
+  ASSERT_TRUE(hurried.ok()) << hurried.status();
+  EXPECT_THAT(hurried->warning, HasSubstr("training waits for each: set"));
+  const std::string key = "fault.replica_interval_steps: ";
+  const size_t at = hurried->warning.find(key);
+  ASSERT_NE(at, std::string::npos);
+  job.fault.replica_interval_steps =
+      std::stoi(hurried->warning.substr(at + key.size()));
+  EXPECT_GT(*job.fault.replica_interval_steps, 1);
+  EXPECT_EQ(PlanReplicas(job, LayoutOf(2, 1), facts)->warning, "");
+}
+
 // Goal: copies for which there is no memory are refused with the cost and the
 // remedy where the job asks for them, and else left out with a warning.
 TEST(ReplicaPlanTest, RefusesWhatDoesNotFit) {

@@ -118,6 +118,12 @@ std::vector<StoredReplica> ReplicaStore::List() const {
 }
 
 int64_t ReplicaStore::TakeSlot() {
+  if (!kept_bytes_.empty()) {
+    const int64_t slot = kept_bytes_.begin()->first;
+    kept_bytes_.erase(kept_bytes_.begin());
+    taken_[slot] = true;
+    return slot;
+  }
   const auto free = std::find(taken_.begin(), taken_.end(), false);
   if (free != taken_.end()) {
     *free = true;
@@ -127,27 +133,44 @@ int64_t ReplicaStore::TakeSlot() {
   return static_cast<int64_t>(taken_.size()) - 1;
 }
 
-void ReplicaStore::FreeSlot(int64_t slot) {
-  // The header first: were this process to end in between, the part is gone.
+void ReplicaStore::EraseHeader(int64_t slot) {
   const Header none = {};
   static_cast<void>(pwrite(fd_, &none, sizeof(none), slot * kSlotBytes));
+}
+
+void ReplicaStore::FreeSlot(int64_t slot) {
+  // The header first: were this process to end in between, the part is gone.
+  EraseHeader(slot);
   static_cast<void>(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                               slot * kSlotBytes, kSlotBytes));
   taken_[slot] = false;
 }
 
+void ReplicaStore::KeepSlot(const Slot& slot) {
+  EraseHeader(slot.index);
+  taken_[slot.index] = false;
+  kept_bytes_[slot.index] = slot.replica.bytes;
+}
+
+void ReplicaStore::FreeKeptSlots() {
+  for (const auto& [slot, bytes] : kept_bytes_) FreeSlot(slot);
+  kept_bytes_.clear();
+}
+
 absl::StatusOr<std::unique_ptr<ReplicaStore::Writer>> ReplicaStore::Begin(
     const StoredReplica& replica) {
   const std::optional<HostMemory> host = ReadHostMemory();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t kept_bytes =
+      kept_bytes_.empty() ? 0 : kept_bytes_.begin()->second;
   if (host.has_value() &&
-      static_cast<double>(host->available - replica.bytes) <
+      static_cast<double>(host->available + kept_bytes - replica.bytes) <
           kShareLeftFree * static_cast<double>(host->total)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the host has ", FormatBytes(host->available),
                      " of memory left, and a copy of the training state takes ",
                      FormatBytes(replica.bytes)));
   }
-  std::lock_guard<std::mutex> lock(mutex_);
   if (taken_.size() >= kMaxSlots &&
       std::find(taken_.begin(), taken_.end(), false) == taken_.end()) {
     return absl::ResourceExhaustedError("too many parts in memory");
@@ -232,11 +255,19 @@ absl::Status ReplicaStore::Read(const ReplicaPart& part, int64_t offset,
 }
 
 template <typename Condition>
-void ReplicaStore::DropIf(const Condition& condition) {
+void ReplicaStore::DropIf(const Condition& condition, bool keeps_memory) {
   std::lock_guard<std::mutex> lock(mutex_);
+  const bool drops = std::any_of(
+      parts_.begin(), parts_.end(),
+      [&](const auto& entry) { return condition(entry.first.set); });
+  if (drops || !keeps_memory) FreeKeptSlots();
   std::erase_if(parts_, [&](const auto& entry) {
     if (!condition(entry.first.set)) return false;
-    FreeSlot(entry.second.index);
+    if (keeps_memory) {
+      KeepSlot(entry.second);
+    } else {
+      FreeSlot(entry.second.index);
+    }
     return true;
   });
 }
@@ -263,7 +294,8 @@ void ReplicaStore::DropBefore(const ReplicaSet& set) {
     }
   }
   if (!whole.has_value()) return;
-  DropOlder(*whole);
+  DropIf([&](const ReplicaSet& other) { return other < *whole; },
+         /*keeps_memory=*/true);
 }
 
 absl::Status ReplicaStore::WriteAt(int64_t offset, const void* data,

@@ -85,7 +85,9 @@ class ReplicaStore {
   // Before a part of `set` is added, which is when its generation's sets of two
   // steps before and earlier are whole everywhere: drops all parts that are
   // older than the newest of these. Drops nothing where there is none. That of
-  // the step before may still be on its way elsewhere.
+  // the step before may still be on its way elsewhere. The next parts that are
+  // begun get the dropped ones' memory, since giving it back and having new
+  // pages zeroed takes as long as copying.
   void DropBefore(const ReplicaSet& set);
 
  private:
@@ -97,10 +99,16 @@ class ReplicaStore {
 
   explicit ReplicaStore(int fd) : fd_(fd) {}
   absl::Status FindParts();
-  int64_t TakeSlot();  // With mutex_ held.
-  void FreeSlot(int64_t slot);
+  // All with mutex_ held.
+  int64_t TakeSlot();
+  void FreeSlot(int64_t slot);  // Gives its memory back.
+  void EraseHeader(int64_t slot);
+  void KeepSlot(const Slot& slot);  // Leaves its memory to the next part.
+  void FreeKeptSlots();
+  // Slots that were kept before, and that no part has taken since, are given
+  // back where others are kept now, and where none is to be kept.
   template <typename Condition>
-  void DropIf(const Condition& condition);
+  void DropIf(const Condition& condition, bool keeps_memory = false);
   absl::StatusOr<Slot> Find(const ReplicaPart& part) const;
   absl::Status WriteAt(int64_t offset, const void* data, int64_t num_bytes);
   absl::Status ReadAt(int64_t offset, int64_t num_bytes, void* out) const;
@@ -108,7 +116,8 @@ class ReplicaStore {
   const int fd_;
   mutable std::mutex mutex_;
   std::map<ReplicaPart, Slot> parts_;
-  std::vector<bool> taken_;  // By slot.
+  std::vector<bool> taken_;                // By slot.
+  std::map<int64_t, int64_t> kept_bytes_;  // Of slots that KeepSlot() left.
 };
 
 // The file system to which WriteCheckpointPart() writes one part that goes to

@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/fault/state_fixture.h"
 #include "tests/sweep.h"
 #include "worker/agent/replica_keeper.h"
@@ -164,6 +167,55 @@ TEST(ReplicaExchangeTest, KeepsTheNewestSetsHereAndAtThePartners) {
   EXPECT_EQ(partner->Held().parts_size(), 0);
   own->store().Clear();
   EXPECT_EQ(own->Held().parts_size(), 0);
+}
+
+// Goal: a part is written into the memory of the one that it takes the place
+// of, and is whole there though it is shorter; memory that no part takes is
+// given back. Method: the blocks of the memory file, parts of random bytes.
+TEST(ReplicaStoreTest, NextPartTakesTheMemoryOfTheOneBefore) {
+  const absl::StatusOr<int> fd = ReplicaStore::MakeMemoryFile();
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  const auto store = ReplicaStore::Open(*fd);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto blocks = [&] {
+    struct stat status = {};
+    EXPECT_EQ(fstat(*fd, &status), 0);
+    return status.st_blocks;
+  };
+  std::mt19937 random(7);
+  const auto add = [&](int64_t step, int32_t rank, size_t num_bytes) {
+    std::string bytes(num_bytes, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    const ReplicaPart part = {{Generation{1}, step}, Rank{rank}};
+    (*store)->DropBefore(part.set);
+    auto writer = (*store)->Begin({.part = part, .num_ranks = 2});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_EQ((*writer)->Append(bytes.data(), num_bytes), absl::OkStatus());
+    ASSERT_EQ((*writer)->Commit(absl::StrCat("entry ", step)),
+              absl::OkStatus());
+    std::string read(num_bytes, '\0');
+    ASSERT_EQ((*store)->Read(part, 0, num_bytes, read.data()),
+              absl::OkStatus());
+    EXPECT_EQ(read, bytes);
+    EXPECT_EQ(*(*store)->Entry(part), absl::StrCat("entry ", step));
+  };
+  constexpr size_t kBytes = 1 << 20;
+  for (int64_t step = 2; step <= 6; step += 2) {
+    add(step, 0, kBytes);
+    add(step, 1, kBytes);
+  }
+  const int64_t most = blocks();
+  for (int64_t step = 8; step <= 12; step += 2) {
+    (*store)->DropBefore({Generation{1}, step});
+    EXPECT_EQ(blocks(), most);
+    add(step, 0, kBytes - 4096);
+    add(step, 1, kBytes - 5);
+    EXPECT_EQ(blocks(), most);
+  }
+  EXPECT_EQ((*store)->List().size(), 4u);
+  (*store)->DropBefore({Generation{1}, 14});
+  (*store)->DropAfter(100);
+  EXPECT_LT(blocks(), most * 2 / 3);
 }
 
 // Goal: a partner that is gone, does not know the secret or holds a newer
