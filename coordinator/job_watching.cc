@@ -205,7 +205,6 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
       bad_steps_.Note(rank, {.step = bad.step(),
                              .passed = bad.passed(),
                              .origin = bad.origin(),
-                             .unchecked = bad.unchecked(),
                              .largest_amax = bad.largest_amax(),
                              .largest_in = bad.largest_in()});
   if (!verdict.has_value()) return;
@@ -219,9 +218,7 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
   } else {
     record.detail =
         "loss or gradient is not a number; the weights were left as they were";
-    if (!verdict->unchecked.empty()) {
-      absl::StrAppend(&record.detail, "; ", verdict->unchecked);
-    } else if (verdict->origins.empty()) {
+    if (verdict->origins.empty()) {
       absl::StrAppend(&record.detail,
                       "; no op made it: some parameters are not numbers");
     } else {

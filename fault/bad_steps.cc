@@ -19,7 +19,6 @@ std::optional<BadStepVerdict> BadSteps::Note(Rank rank,
   for (const auto& [member, said] : of_step) {
     verdict.passed = verdict.passed && said.passed;
     if (!said.origin.empty()) verdict.origins.emplace_back(member, said.origin);
-    if (!said.unchecked.empty()) verdict.unchecked = said.unchecked;
     if (said.largest_amax > verdict.largest_amax) {
       verdict.largest_amax = said.largest_amax;
       verdict.largest_in = said.largest_in;

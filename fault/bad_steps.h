@@ -18,9 +18,8 @@ namespace millrace {
 // One rank's report of such a step.
 struct BadStepReport {
   int64_t step = 0;
-  bool passed = false;    // Run again, all were numbers, and the step counts.
-  std::string origin;     // The op of this rank where it began; empty: none.
-  std::string unchecked;  // Why it was not run again; empty if it was.
+  bool passed = false;  // Run again, all were numbers, and the step counts.
+  std::string origin;   // The op of this rank where it began; empty: none.
   // With 8-bit products: the largest magnitude that was copied, and where.
   float largest_amax = 0;
   std::string largest_in;
@@ -30,7 +29,6 @@ struct BadStepVerdict {
   int64_t step = 0;
   bool passed = false;
   std::vector<std::pair<Rank, std::string>> origins;
-  std::string unchecked;
   float largest_amax = 0;  // On any rank.
   std::string largest_in;
   Rank largest_on = Rank{-1};  // -1: nothing was copied in 8 bits.

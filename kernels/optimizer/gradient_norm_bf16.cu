@@ -131,8 +131,12 @@ __global__ void __launch_bounds__(kNumThreads)
 __global__ void GradientNormKernel(GradientNormBf16Args args) {
   const double scale = args.scale == nullptr ? 1.0 : *args.scale;
   const double norm = scale * sqrt(*args.sum);
-  const bool is_good = isfinite(static_cast<float>(norm)) &&
-                       (args.loss == nullptr || isfinite(*args.loss));
+  bool is_good = isfinite(static_cast<float>(norm)) &&
+                 (args.loss == nullptr || isfinite(*args.loss));
+  if (args.hold != nullptr) {
+    if (!is_good) *args.hold = 1;
+    is_good = *args.hold == 0;
+  }
   if (args.norm != nullptr) *args.norm = static_cast<float>(norm);
   if (args.clip_factor != nullptr) {
     *args.clip_factor =

@@ -31,7 +31,9 @@ int64_t SquaredNormBf16WorkspaceBytes();
 
 // norm = *scale sqrt(*sum), clip_factor = *scale min(1, max_norm / (norm +
 // 1e-6)): the gradients that `sum` was made of lack the factor `scale`. skip is
-// one where the norm or the loss is infinite or NaN, else zero.
+// one where the norm or the loss is infinite or NaN, else zero. The host learns
+// of that when it has enqueued more steps. `hold` makes the device skip those
+// too.
 struct GradientNormBf16Args {
   float* norm;         // On the device, as are all; each but sum may be null.
   float* clip_factor;  // Zero where the step is to be skipped.
@@ -40,6 +42,9 @@ struct GradientNormBf16Args {
   double max_norm;                // Above zero; infinity never clips.
   const double* loss = nullptr;   // On the device; null: counts as finite.
   const double* scale = nullptr;  // On the device; null: one.
+  // On the device; null: none. Set to one where the norm or the loss is not
+  // finite. As long as it is not zero, skip is one whatever the norm.
+  int32_t* hold = nullptr;
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names what is out of

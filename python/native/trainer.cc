@@ -321,6 +321,11 @@ absl::Status Step(const millrace_batch* batch, bool wait,
                       : rank.batches->Give(step, step - 2, *batch));
   std::optional<StepResult> result;
   ASSIGN_OR_RETURN(result, rank.trainer->RunStep({}));
+  if (rank.trainer->completed_steps() < step) {
+    // A GPU took the step back, since the one before it was no number. That one
+    // is skipped.
+    RETURN_IF_ERROR(rank.trainer->RunStep({}).status());
+  }
   if (wait) {
     std::optional<StepResult> last;
     ASSIGN_OR_RETURN(last, rank.trainer->LastResult());

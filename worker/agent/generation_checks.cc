@@ -30,24 +30,24 @@ void GenerationRun::AddProgress(protocol::ToCoordinator* heartbeat) const {
   }
 }
 
-absl::Status GenerationRun::RepeatBadStep(StepResult* result) {
+absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
+                                          StepResult* result) {
+  // It takes longer than others, as a first step does.
+  activity_ = RankActivity::kFirstStep;
+  CheckedStep checked;
+  ASSIGN_OR_RETURN(checked,
+                   trainer_->RepeatStep(
+                       {.vote_to_stop = stop_requested_, .measure = false}));
   protocol::ToCoordinator message = NewMessage();
   protocol::BadStep* bad = message.mutable_bad_step();
   bad->set_step(result->step);
-  const absl::StatusOr<CheckedStep> checked =
-      trainer_->RepeatStep({.vote_to_stop = stop_requested_, .measure = false});
-  if (absl::IsUnimplemented(checked.status())) {
-    bad->set_unchecked(std::string(checked.status().message()));
-  } else {
-    RETURN_IF_ERROR(checked.status());
-    bad->set_passed(checked->result.finite);
-    bad->set_origin(checked->origin);
-    bad->set_largest_amax(checked->largest_amax);
-    bad->set_largest_in(checked->largest_in);
-    *result = checked->result;
-  }
+  bad->set_passed(checked.result.finite);
+  bad->set_origin(checked.origin);
+  bad->set_largest_amax(checked.largest_amax);
+  bad->set_largest_in(checked.largest_in);
   client_->SendReliably(std::move(message));
-  return absl::OkStatus();
+  *result = std::move(checked.result);
+  return result->finite ? RetakeSnapshots(job) : absl::OkStatus();
 }
 
 absl::Status GenerationRun::HashState() {

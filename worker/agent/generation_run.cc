@@ -424,13 +424,13 @@ void GenerationRun::AddLoad(protocol::StepDone* message) {
   if (load->seconds() >= kLoadWindowSeconds) processor_time_ = now;
 }
 
-absl::Status GenerationRun::CatchUp() {
+absl::Status GenerationRun::CatchUp(const JobSpec& job) {
   std::optional<StepResult> last;
   ASSIGN_OR_RETURN(last, trainer_->LastResult());
   if (!last.has_value()) return absl::OkStatus();
   if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
   result_ = std::move(last);
-  return absl::OkStatus();
+  return result_->finite ? absl::OkStatus() : RepeatBadStep(job, &*result_);
 }
 
 absl::Status GenerationRun::TakeStep(const JobSpec& job) {
@@ -438,7 +438,7 @@ absl::Status GenerationRun::TakeStep(const JobSpec& job) {
   const int64_t step = trainer_->completed_steps() + 1;
   const auto& left_out = message_.left_out_steps();
   if (std::find(left_out.begin(), left_out.end(), step) != left_out.end()) {
-    RETURN_IF_ERROR(CatchUp());
+    RETURN_IF_ERROR(CatchUp(job));
     return trainer_->LeaveOutStep();
   }
   // A GPU returns the result of the step before, and takes longest over its
@@ -446,11 +446,17 @@ absl::Status GenerationRun::TakeStep(const JobSpec& job) {
   const int64_t num_first_steps = job.resources.uses_cuda() ? 3 : 1;
   activity_ = step < first_step_ + num_first_steps ? RankActivity::kFirstStep
                                                    : RankActivity::kStepping;
-  ASSIGN_OR_RETURN(result_,
-                   trainer_->RunStep({.vote_to_stop = stop_requested_,
-                                      .measure = SendsTimelineOf(step)}));
-  return result_.has_value() && !result_->finite ? RepeatBadStep(&*result_)
-                                                 : absl::OkStatus();
+  const auto run = [&] {
+    return trainer_->RunStep(
+        {.vote_to_stop = stop_requested_, .measure = SendsTimelineOf(step)});
+  };
+  ASSIGN_OR_RETURN(result_, run());
+  if (!result_.has_value() || result_->finite) return absl::OkStatus();
+  RETURN_IF_ERROR(RepeatBadStep(job, &*result_));
+  if (trainer_->completed_steps() == step) return absl::OkStatus();
+  // A GPU took this step back, since the one before it was bad.
+  activity_ = RankActivity::kStepping;
+  return run().status();
 }
 
 absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
@@ -485,7 +491,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
       RETURN_IF_ERROR(HashState());
     }
     // Validation belongs to this very step, so its result must be known.
-    if (validates || evaluates) RETURN_IF_ERROR(CatchUp());
+    if (validates || evaluates) RETURN_IF_ERROR(CatchUp(job));
     std::optional<Validation> validation;
     if (validates || evaluates) {
       ASSIGN_OR_RETURN(validation, Validate(job, validates, evaluates));
@@ -510,7 +516,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   }
   activity_ = RankActivity::kExempt;
   result_.reset();
-  RETURN_IF_ERROR(CatchUp());
+  RETURN_IF_ERROR(CatchUp(job));
   RETURN_IF_ERROR(FinishHash(trainer_->completed_steps()));
   if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;

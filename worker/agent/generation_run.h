@@ -105,7 +105,7 @@ class GenerationRun {
   absl::Status TakeStep(const JobSpec& job);
   // Runs a step whose loss or gradient is not a number again, and says where
   // that began.
-  absl::Status RepeatBadStep(StepResult* result);
+  absl::Status RepeatBadStep(const JobSpec& job, StepResult* result);
   // Hashes what this rank's replicas hold alike after the newest step, if it
   // has replicas. On a CPU it sends the hash and keeps the checksums as
   // compared_; on a GPU it begins.
@@ -114,7 +114,7 @@ class GenerationRun {
   absl::Status FinishHash(int64_t known_step);
   void SendStateHash(int64_t step, uint64_t hash);
   // Makes result_ that of the newest step; reports the one it replaces.
-  absl::Status CatchUp();
+  absl::Status CatchUp(const JobSpec& job);
   absl::Status OpenData(const JobSpec& job);
   absl::StatusOr<Validation> Validate(const JobSpec& job, bool validates,
                                       bool evaluates);
@@ -134,6 +134,9 @@ class GenerationRun {
   // it to the writer once the step's result is known.
   absl::Status BeginCheckpoint(const JobSpec& job);
   absl::Status WriteSnapshot();
+  // Takes the snapshots of the newest step, and its hash, again that were begun
+  // before it counted.
+  absl::Status RetakeSnapshots(const JobSpec& job);
   CheckpointInfo InfoOf(const JobSpec& job, int64_t step) const;
   // Copies of the state in memory; generation_run_replicas.cc. Where the state
   // of `step`, which has been taken, or of the next one is to be copied: waits

@@ -134,4 +134,19 @@ absl::Status GenerationRun::WriteSnapshot() {
   return absl::OkStatus();
 }
 
+// On a GPU they are begun before the result of their step is known.
+absl::Status GenerationRun::RetakeSnapshots(const JobSpec& job) {
+  const int64_t step = trainer_->completed_steps();
+  if (hashed_step_ == step) RETURN_IF_ERROR(HashState());
+  const bool has_replica =
+      begun_replica_.has_value() && begun_replica_->info.step == step;
+  if (has_replica) begun_replica_.reset();
+  if (begun_checkpoint_.has_value() && begun_checkpoint_->info.step == step) {
+    begun_checkpoint_.reset();
+    activity_ = RankActivity::kExempt;
+    RETURN_IF_ERROR(BeginCheckpoint(job));
+  }
+  return has_replica ? TakeReplicaNow(job) : absl::OkStatus();
+}
+
 }  // namespace millrace

@@ -4,10 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/pointwise/cast.h"
-#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {
@@ -19,40 +17,32 @@ bool AllFinite(const std::byte* data, int64_t num_bytes) {
                      [](T value) { return std::isfinite(value); });
 }
 
-// "'layers.3/mlp/down' of micro-batch 1 (forward)".
-std::string PlaceOf(const Instruction& instruction) {
-  std::string text = absl::StrCat("'", instruction.name, "'");
-  if (instruction.microbatch_idx >= 0) {
-    absl::StrAppend(&text, " of micro-batch ", instruction.microbatch_idx);
-  }
-  return absl::StrCat(text, " (", PhaseName(instruction.phase), ")");
-}
-
 }  // namespace
 
 StepCheck::StepCheck(const Program* program, const Arenas* arenas)
     : program_(*program),
       arenas_(*arenas),
-      begins_with_numbers_(program->instructions.size()) {}
+      begins_with_numbers_(program->instructions.size()),
+      findings_(program) {}
 
-bool StepCheck::AreNumbers(BufferId id) const {
-  const Buffer& buffer = program_.buffers[id];
-  const std::byte* data = arenas_.At(buffer);
-  switch (buffer.dtype) {
-    case DType::kFloat32:
-      return AllFinite<float>(data, buffer.bytes);
-    case DType::kFloat64:
-      return AllFinite<double>(data, buffer.bytes);
-    default:
-      return true;
-  }
+bool StepCheck::AreNumbers(const Operands& buffers) const {
+  return std::all_of(buffers.begin(), buffers.end(), [this](BufferId id) {
+    const Buffer& buffer = program_.buffers[id];
+    const std::byte* data = arenas_.At(buffer);
+    switch (buffer.dtype) {
+      case DType::kFloat32:
+        return AllFinite<float>(data, buffer.bytes);
+      case DType::kFloat64:
+        return AllFinite<double>(data, buffer.bytes);
+      default:
+        return true;
+    }
+  });
 }
 
 void StepCheck::Before(InstructionId id) {
-  const Instruction& instruction = program_.instructions[id];
   begins_with_numbers_[id] =
-      std::all_of(instruction.inputs.begin(), instruction.inputs.end(),
-                  [this](BufferId input) { return AreNumbers(input); });
+      AreNumbers(OperandsToCheck(program_.layout, program_.instructions[id]));
 }
 
 float StepCheck::AmaxOf(const Instruction& instruction) const {
@@ -60,11 +50,7 @@ float StepCheck::AmaxOf(const Instruction& instruction) const {
     return reinterpret_cast<const float*>(arenas_.At(program_.buffers[id]));
   };
   if (instruction.kind == OpKind::kWeightAmax) {
-    const float* const amaxes = floats(instruction.outputs.at(0));
-    // NaN above all, as it counts.
-    return *std::max_element(
-        amaxes, amaxes + kFloat8Matrices,
-        [](float a, float b) { return !std::isnan(a) && !(b <= a); });
+    return LargestAmax({floats(instruction.outputs.at(0)), kFloat8Matrices});
   }
   const auto& attributes = std::get<QuantizeAttributes>(instruction.attributes);
   if (instruction.kind == OpKind::kQuantizeFloat8) {
@@ -82,43 +68,19 @@ float StepCheck::AmaxOf(const Instruction& instruction) const {
   return amax;
 }
 
-void StepCheck::NoteAmax(InstructionId id) {
-  const float amax = AmaxOf(program_.instructions[id]);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (amax > largest_amax_ || (amax == largest_amax_ && id < largest_)) {
-    largest_amax_ = amax;
-    largest_ = id;
-  }
-}
-
 void StepCheck::After(InstructionId id) {
   const Instruction& instruction = program_.instructions[id];
-  if (MakesFloat8Copies(instruction.kind) ||
-      instruction.kind == OpKind::kWeightAmax) {
-    NoteAmax(id);
-  }
-  if (begins_with_numbers_[id] == 0 || IsCollective(instruction.kind) ||
-      IsTransfer(instruction.kind)) {
-    return;
-  }
-  const size_t num_results =
-      std::min(instruction.outputs.size(), NumResults(instruction.kind));
-  for (size_t i = 0; i < num_results; ++i) {
-    if (AreNumbers(instruction.outputs[i])) continue;
+  if (HasFloat8Amax(instruction.kind)) {
+    const float amax = AmaxOf(instruction);
     std::lock_guard<std::mutex> lock(mutex_);
-    if (origin_ < 0 || id < origin_) origin_ = id;
+    findings_.NoteAmax(id, amax);
+  }
+  if (begins_with_numbers_[id] == 0 ||
+      AreNumbers(ResultsToCheck(instruction))) {
     return;
   }
-}
-
-std::string StepCheck::Origin() const {
-  if (origin_ < 0) return "";
-  const Instruction& instruction = program_.instructions[origin_];
-  return absl::StrCat(OpKindName(instruction.kind), " ", PlaceOf(instruction));
-}
-
-std::string StepCheck::LargestIn() const {
-  return largest_ < 0 ? "" : PlaceOf(program_.instructions[largest_]);
+  std::lock_guard<std::mutex> lock(mutex_);
+  findings_.NoteOrigin(id);
 }
 
 }  // namespace millrace

@@ -112,10 +112,7 @@ class CpuTrainer final : public Trainer {
     --completed_steps_;
     StepCheck check(&programs_->training, arenas_.get());
     ASSIGN_OR_RETURN(const StepResult result, TakeStep(request, &check));
-    return CheckedStep{.result = result,
-                       .origin = check.Origin(),
-                       .largest_amax = check.largest_amax(),
-                       .largest_in = check.LargestIn()};
+    return check.findings().Outcome(result);
   }
 
   absl::Status LeaveOutStep() override {

@@ -145,7 +145,9 @@ class Trainer {
   // The state after completed_steps() steps, of which training goes on at once:
   // the copy may be under way when this returns, and a step changes nothing
   // before it is done. Reuses the memory of the snapshot before unless somebody
-  // holds that one. ResourceExhausted if the host has no memory for a copy.
+  // holds that one. ResourceExhausted if the host has no memory for a copy. If
+  // the newest step, whose result a GPU does not know yet, turns out bad and
+  // counts after RepeatStep(), a snapshot taken in between lacks its update.
   virtual absl::StatusOr<std::shared_ptr<const StateSnapshot>>
   TakeSnapshot() = 0;
   // Begins to hash what this rank's replicas hold alike after completed_steps()
@@ -188,6 +190,10 @@ class Trainer {
   // GPU nothing after the first step that follows LastResult() or the start.
   // Unavailable when a peer is gone, Aborted after Abort(); on a GPU perhaps a
   // step late.
+  //
+  // A step whose result is not finite has changed nothing. A GPU that learns of
+  // it takes back the step that it was given since, which has changed nothing
+  // either: completed_steps() is again that of the result.
   virtual absl::StatusOr<std::optional<StepResult>> RunStep(
       const StepRequest& request) = 0;
   // Waits for all that was started; the result of the newest step, unless
@@ -197,11 +203,11 @@ class Trainer {
   // Runs the newest step once more, after a result that was not finite, and
   // checks every op's results; collective over the world. The weights are those
   // before the step, since such a step changes nothing; if it is finite now, it
-  // counts like any other. Unimplemented on a GPU, whose next step is under way
-  // by then.
-  virtual absl::StatusOr<CheckedStep> RepeatStep(const StepRequest&) {
-    return absl::UnimplementedError("steps are not run again on this device");
-  }
+  // counts like any other. Waits for it, on a GPU too, where it is not
+  // measured. Nothing may have been called since that result came, but for
+  // reading the state or changing it in place.
+  virtual absl::StatusOr<CheckedStep> RepeatStep(
+      const StepRequest& request) = 0;
   // Leaves out the next step: it counts as completed, and its batch is not
   // trained. Call LastResult() before.
   virtual absl::Status LeaveOutStep() = 0;

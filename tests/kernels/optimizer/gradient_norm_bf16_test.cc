@@ -111,6 +111,40 @@ TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
   }
 }
 
+// Goal: after a norm or a loss that is not finite, all are skipped until the
+// host clears the word. Method: good ones before, in between and after.
+TEST(GradientNormBf16Test, HoldsUntilCleared) {
+  DeviceBuffer<int32_t> hold = ToDevice(std::vector<int32_t>{0});
+  DeviceBuffer<int32_t> skip = ToDevice(std::vector<int32_t>{-1});
+  DeviceBuffer<float> clip_factor = PoisonedFloats(1);
+  auto is_skipped = [&](double sum, double loss) {
+    DeviceBuffer<double> device_sum = ToDevice(std::vector<double>{sum});
+    DeviceBuffer<double> device_loss = ToDevice(std::vector<double>{loss});
+    const absl::Status status =
+        LaunchGradientNormBf16({.norm = nullptr,
+                                .clip_factor = clip_factor.data(),
+                                .skip = skip.data(),
+                                .sum = device_sum.data(),
+                                .max_norm = 1.0,
+                                .loss = device_loss.data(),
+                                .hold = hold.data()},
+                               nullptr);
+    EXPECT_TRUE(status.ok()) << status;
+    const bool skipped = ToHost(skip)[0] != 0;
+    EXPECT_EQ(ToHost(clip_factor)[0], skipped ? 0.0f : 1.0f);
+    return skipped;
+  };
+  EXPECT_FALSE(is_skipped(0.25, 2.0));
+  for (const bool of_loss : {false, true}) {
+    EXPECT_TRUE(of_loss ? is_skipped(0.25, std::nan(""))
+                        : is_skipped(std::nan(""), 2.0));
+    EXPECT_TRUE(is_skipped(0.25, 2.0));
+    EXPECT_TRUE(is_skipped(0.25, 2.0));
+    hold = ToDevice(std::vector<int32_t>{0});
+    EXPECT_FALSE(is_skipped(0.25, 2.0));
+  }
+}
+
 TEST(GradientNormBf16Test, RefusesWhatCannotBe) {
   EXPECT_EQ(LaunchGradientNormBf16({.max_norm = 0.0}, nullptr).code(),
             absl::StatusCode::kInvalidArgument);

@@ -41,6 +41,9 @@ struct CudaStepInputs {
   const AdamWStep* optimizer;  // This step's; kernels/optimizer/adamw_bf16.h.
   // TokenScaleOf(), in train/trained_tokens.h; null: one.
   const double* token_scale = nullptr;
+  // One after a step whose loss or gradient was not a number: steps change no
+  // weights until the host makes it zero. Null: each step decides for itself.
+  int32_t* updates_held = nullptr;
 };
 
 // All borrowed for the lifetime of the ops bound with it.

@@ -47,16 +47,16 @@ absl::Status StepTimer::Record(const CudaEvent& event,
   return in_graph_ ? event.RecordInGraph(stream) : event.Record(stream);
 }
 
-absl::Status StepTimer::RecordLaunch(cudaStream_t stream) {
+absl::Status StepTimer::Begin(cudaStream_t stream) {
   return Record(launch_, stream);
 }
 
-absl::Status StepTimer::RecordStart(InstructionId id, cudaStream_t stream) {
+absl::Status StepTimer::Before(InstructionId id, cudaStream_t stream) {
   if (!has_own_start_[id]) return absl::OkStatus();
   return Record(events_[start_[id]], stream);
 }
 
-absl::Status StepTimer::RecordEnd(InstructionId id, cudaStream_t stream) {
+absl::Status StepTimer::After(InstructionId id, cudaStream_t stream) {
   return Record(events_[end_[id]], stream);
 }
 

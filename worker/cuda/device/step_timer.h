@@ -11,24 +11,23 @@
 #include "planner/program/program.h"
 #include "planner/simulate/timeline.h"
 #include "worker/cuda/device/handles.h"
+#include "worker/cuda/device/run_observer.h"
 
 namespace millrace {
 
 // One event after every instruction, and one more where a lane may stand still
 // before the instruction: at its start and where it waits for another lane.
 // Otherwise it starts when the one before it on its lane has ended.
-class StepTimer {
+class StepTimer final : public CudaRunObserver {
  public:
   // `program` is borrowed. Creates the events. `in_graph`: the streams are
   // under capture, and every launch of their graph is measured.
   static absl::StatusOr<StepTimer> Create(const Program* program,
                                           bool in_graph);
 
-  // To be called in launch order: the start on the stream that all lanes wait
-  // for, each instruction's start after its waits.
-  absl::Status RecordLaunch(cudaStream_t stream);
-  absl::Status RecordStart(InstructionId id, cudaStream_t stream);
-  absl::Status RecordEnd(InstructionId id, cudaStream_t stream);
+  absl::Status Begin(cudaStream_t stream) override;
+  absl::Status Before(InstructionId id, cudaStream_t stream) override;
+  absl::Status After(InstructionId id, cudaStream_t stream) override;
 
   // Returns the timeline of the newest launch once it is done. The caller fills
   // in `rank`.

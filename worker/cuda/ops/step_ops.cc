@@ -123,7 +123,8 @@ CudaOp BindClipFactor(const CudaOpContext& context, const Instruction& in) {
       .max_norm =
           clip_norm == 0 ? std::numeric_limits<double>::infinity() : clip_norm,
       .loss = scalars + kLossScalar,
-      .scale = context.inputs->token_scale};
+      .scale = context.inputs->token_scale,
+      .hold = context.inputs->updates_held};
   return [args](cudaStream_t stream) {
     return LaunchGradientNormBf16(args, stream);
   };

@@ -1,4 +1,5 @@
-// The Trainer that CreateCudaTrainer() makes; its methods are in trainer.cc.
+// The Trainer that CreateCudaTrainer() makes. Its methods are in trainer.cc,
+// those about steps that are run again in repeat_step.cc.
 
 #ifndef MILLRACE_WORKER_CUDA_TRAIN_CUDA_TRAINER_H_
 #define MILLRACE_WORKER_CUDA_TRAIN_CUDA_TRAINER_H_
@@ -25,6 +26,7 @@
 #include "worker/cuda/train/run_record.h"
 #include "worker/cuda/train/snapshot.h"
 #include "worker/cuda/train/state.h"
+#include "worker/cuda/train/step_check.h"
 #include "worker/cuda/train/step_inputs.h"
 #include "worker/cuda/train/step_programs.h"
 #include "worker/cuda/train/trainer.h"
@@ -68,6 +70,7 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<std::optional<StepResult>> RunStep(
       const StepRequest& request) override;
   absl::StatusOr<std::optional<StepResult>> LastResult() override;
+  absl::StatusOr<CheckedStep> RepeatStep(const StepRequest& request) override;
   absl::Status LeaveOutStep() override;
   absl::StatusOr<double> RunValidation(int64_t num_batches) override;
   absl::StatusOr<AnswerPass> RunAnswerPass(int64_t batch, bool vote) override;
@@ -101,7 +104,9 @@ class CudaTrainer : public Trainer {
 
   // Makes the device current and refuses what comes after a failure.
   absl::Status Begin();
-  absl::Status EnqueueStep(const StepRequest& request, RunRecord& record);
+  // With a check the step goes to the streams and is not measured.
+  absl::Status EnqueueStep(const StepRequest& request, RunRecord& record,
+                           CudaStepCheck* check = nullptr);
   // Behind a run.
   absl::Status EnqueueEnd(const CudaPreparedProgram& prepared,
                           RunRecord& record) {
@@ -111,6 +116,10 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote);
   // Takes the result of the newest step, which must not have been taken.
   absl::StatusOr<StepResult> TakeResult();
+  // After a step whose result was not finite: waits for the next one, which is
+  // under way and changes nothing, and forgets it. Steps change weights again.
+  absl::Status TakeBackStep();
+  absl::Status ReleaseUpdates();
   // Until the run is done, the peers are gone, Abort() or the time-out.
   absl::Status WaitFor(const RunRecord& record) const;
   absl::Status WaitForStep();  // The untaken one.
@@ -155,6 +164,7 @@ class CudaTrainer : public Trainer {
   std::unique_ptr<SnapshotTaker> snapshots_;
   std::shared_ptr<StateSnapshot> widened_;  // See TakeSnapshot().
   std::unique_ptr<CudaExecutor> executor_;
+  std::optional<CudaStepCheck> check_;
   Variants training_;
   Variants validation_;
   Variants publish_;

@@ -183,12 +183,18 @@ absl::Status CudaExecutor::RunMeasured(CudaPreparedProgram& prepared) {
     ASSIGN_OR_RETURN(prepared.timer_, StepTimer::Create(&prepared.program(),
                                                         /*in_graph=*/false));
   }
+  return RunObserved(prepared, *prepared.timer_);
+}
+
+absl::Status CudaExecutor::RunObserved(CudaPreparedProgram& prepared,
+                                       CudaRunObserver& observer) {
+  RETURN_IF_ERROR(AddLanes(prepared.program()));
   prepared.has_run_ = true;
-  return RunOnStreams(prepared, &*prepared.timer_);
+  return RunOnStreams(prepared, &observer);
 }
 
 absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
-                                        StepTimer* timer) {
+                                        CudaRunObserver* observer) {
   const Program& program = prepared.program();
   guarded_.fill(nullptr);
   if (progress_.has_value()) {
@@ -196,7 +202,7 @@ absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
                                                sizeof(Progress), stream()),
                                "note that no lane has begun"));
   }
-  if (timer != nullptr) RETURN_IF_ERROR(timer->RecordLaunch(stream()));
+  if (observer != nullptr) RETURN_IF_ERROR(observer->Begin(stream()));
   RETURN_IF_ERROR(start_->Record(stream()));
   for (int lane = 0; lane < kNumLanes; ++lane) {
     if (lane == kComputeLane || program.lanes[lane].empty()) continue;
@@ -204,7 +210,7 @@ absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
   }
   for (size_t id = 0; id < program.instructions.size(); ++id) {
     RETURN_IF_ERROR(
-        RunInstruction(prepared, static_cast<InstructionId>(id), timer));
+        RunInstruction(prepared, static_cast<InstructionId>(id), observer));
   }
   for (int lane = 0; lane < kNumLanes; ++lane) {
     if (lane == kComputeLane || program.lanes[lane].empty()) continue;
@@ -216,7 +222,8 @@ absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
 }
 
 absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
-                                          InstructionId id, StepTimer* timer) {
+                                          InstructionId id,
+                                          CudaRunObserver* observer) {
   const Instruction& instruction = prepared.program().instructions[id];
   const cudaStream_t stream = LaneStream(instruction.lane);
   const auto lane_idx = static_cast<size_t>(instruction.lane);
@@ -231,9 +238,9 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
       guarded_[lane_idx] = is_read;
       RETURN_IF_ERROR(is_read->MakeWaitAlsoInGraph(stream));
     }
-    if (timer != nullptr) RETURN_IF_ERROR(timer->RecordStart(id, stream));
+    if (observer != nullptr) RETURN_IF_ERROR(observer->Before(id, stream));
     RETURN_IF_ERROR(prepared.ops_[id](stream));
-    if (timer != nullptr) RETURN_IF_ERROR(timer->RecordEnd(id, stream));
+    if (observer != nullptr) RETURN_IF_ERROR(observer->After(id, stream));
     if (prepared.done_[id].has_value()) {
       RETURN_IF_ERROR(prepared.done_[id]->Record(stream));
     }
@@ -256,14 +263,15 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
 }
 
 absl::Status CudaExecutor::Capture(CudaPreparedProgram& prepared,
-                                   StepTimer* timer, cudaGraphExec_t* exec) {
+                                   CudaRunObserver* observer,
+                                   cudaGraphExec_t* exec) {
   // Captures this thread's work only. Other threads may use the device
   // meanwhile, such as those of communicators; that is no part of the graph and
   // no error.
   RETURN_IF_ERROR(CudaStatus(
       cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
       "begin to capture a graph"));
-  const absl::Status status = RunOnStreams(prepared, timer);
+  const absl::Status status = RunOnStreams(prepared, observer);
   if (!status.ok()) {
     AbandonCapture(stream());
     return status;

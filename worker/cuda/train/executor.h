@@ -27,6 +27,7 @@
 #include "planner/simulate/timeline.h"
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/device/op.h"
+#include "worker/cuda/device/run_observer.h"
 #include "worker/cuda/device/step_timer.h"
 
 namespace millrace {
@@ -94,6 +95,9 @@ class CudaExecutor {
   absl::Status Run(CudaPreparedProgram& prepared);
   // The same, for ReadTimeline(); the one measured before must be done.
   absl::Status RunMeasured(CudaPreparedProgram& prepared);
+  // The same, to the streams, with an observer of all instructions.
+  absl::Status RunObserved(CudaPreparedProgram& prepared,
+                           CudaRunObserver& observer);
 
   // Returns the compute lane's stream.
   cudaStream_t stream() const;
@@ -112,10 +116,12 @@ class CudaExecutor {
 
   absl::Status AddLanes(const Program& program);
   absl::Status AddProgress();
-  absl::Status RunOnStreams(CudaPreparedProgram& prepared, StepTimer* timer);
+  // Observers may be null.
+  absl::Status RunOnStreams(CudaPreparedProgram& prepared,
+                            CudaRunObserver* observer);
   absl::Status RunInstruction(CudaPreparedProgram& prepared, InstructionId id,
-                              StepTimer* timer);
-  absl::Status Capture(CudaPreparedProgram& prepared, StepTimer* timer,
+                              CudaRunObserver* observer);
+  absl::Status Capture(CudaPreparedProgram& prepared, CudaRunObserver* observer,
                        cudaGraphExec_t* graph);
   cudaStream_t LaneStream(Lane lane) const;
 

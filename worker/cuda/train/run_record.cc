@@ -46,18 +46,21 @@ absl::Status RunRecord::EnqueueEnd(const double* device_scalars,
 
 StepResult ResultOf(const RunRecord& record) {
   const double* scalars = record.values();
+  const double norm =
+      std::sqrt(scalars[kSquaredNormScalar]) * record.token_scale;
   std::optional<PreferenceMetrics> preference;
   if (record.num_scalars > kNumStepScalars) {
     preference = PreferenceMetricsOf(scalars, record.token_scale);
   }
   return {.step = record.step,
           .loss = scalars[kLossScalar] * record.token_scale,
-          .gradient_norm =
-              std::sqrt(scalars[kSquaredNormScalar]) * record.token_scale,
+          .gradient_norm = norm,
           .learning_rate = record.learning_rate,
           .stop = scalars[kStopVoteScalar] > 0,
+          // As the device decides whether to update weights
+          // (kernels/optimizer/gradient_norm_bf16.h).
           .finite = std::isfinite(scalars[kLossScalar]) &&
-                    std::isfinite(scalars[kSquaredNormScalar]),
+                    std::isfinite(static_cast<float>(norm)),
           .preference = preference};
 }
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda/store_word.h"
 #include "planner/program/ops.h"
 #include "worker/train/trained_tokens.h"
 
@@ -67,7 +68,15 @@ absl::StatusOr<std::unique_ptr<StepInputFeed>> StepInputFeed::Create(
     const StepInputOptions& options) {
   std::unique_ptr<StepInputFeed> feed(new StepInputFeed(options));
   const auto block_bytes = static_cast<size_t>(feed->BlockBytes());
-  ASSIGN_OR_RETURN(auto device, DeviceBuffer<std::byte>::Allocate(block_bytes));
+  ASSIGN_OR_RETURN(auto device, DeviceBuffer<std::byte>::Allocate(
+                                    block_bytes + sizeof(int32_t)));
+  auto* const updates_held =
+      reinterpret_cast<int32_t*>(device.data() + block_bytes);
+  RETURN_IF_ERROR(CudaStatus(cudaMemset(updates_held, 0, sizeof(int32_t)),
+                             "let steps change weights"));
+  // The default stream's work is not ordered with that of the lanes.
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(cudaStreamLegacy),
+                             "let steps change weights"));
   feed->device_ = std::make_unique<DeviceBuffer<std::byte>>(std::move(device));
   const Views views = feed->ViewsOf(feed->device_->data());
   feed->inputs_ = {.tokens = views.tokens,
@@ -78,7 +87,8 @@ absl::StatusOr<std::unique_ptr<StepInputFeed>> StepInputFeed::Create(
                    .document_offsets = views.document_offsets,
                    .max_documents = feed->max_documents_,
                    .optimizer = views.optimizer,
-                   .token_scale = views.token_scale};
+                   .token_scale = views.token_scale,
+                   .updates_held = updates_held};
   for (int64_t i = 0; i < kNumTrainingSlots + 1; ++i) {
     ASSIGN_OR_RETURN(PinnedMemory memory, PinnedMemory::Allocate(block_bytes));
     const Views host = feed->ViewsOf(memory.data());
@@ -247,6 +257,10 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueValidationPass(
   std::fill_n(slot.views.votes, num_votes_, 0.0);
   if (vote) slot.views.votes[0] = 1;
   return EnqueueCopies(slot, scalars, stream);
+}
+
+absl::Status StepInputFeed::EnqueueRelease(cudaStream_t stream) const {
+  return LaunchStoreWord(inputs_.updates_held, 0, stream);
 }
 
 absl::StatusOr<int64_t> StepInputFeed::EnqueueCopies(

@@ -86,6 +86,10 @@ class StepInputFeed {
                                                 double* scalars,
                                                 cudaStream_t stream);
 
+  // Enqueues that steps change weights again, after one whose loss or gradient
+  // was not a number (CudaStepInputs::updates_held).
+  absl::Status EnqueueRelease(cudaStream_t stream) const;
+
   // BatchSource::TrainedShare() of what was enqueued last.
   double trained_share() const { return trained_share_; }
 
@@ -128,7 +132,7 @@ class StepInputFeed {
   const int64_t num_tokens_;  // In a micro-batch.
   const int64_t max_documents_;
   const int64_t num_votes_;  // Scalars from kStopVoteScalar on.
-  std::unique_ptr<DeviceBuffer<std::byte>> device_;
+  std::unique_ptr<DeviceBuffer<std::byte>> device_;  // And updates_held.
   CudaStepInputs inputs_{};
   std::vector<Slot> training_;    // Step k in slot k % 2.
   std::vector<Slot> validation_;  // One.

@@ -141,6 +141,8 @@ absl::Status CudaTrainer::Connect(const TrainerOptions& options) {
     records_.push_back(std::move(record));
   }
   ASSIGN_OR_RETURN(other_run_, RunRecord::Create(NumStepScalars(layout_)));
+  ASSIGN_OR_RETURN(check_,
+                   CudaStepCheck::Create(&programs_->training, arenas_.get()));
   RETURN_IF_ERROR(
       Prepare(programs_->training, kWholeSequences, training_).status());
   RETURN_IF_ERROR(
@@ -243,6 +245,10 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
     ASSIGN_OR_RETURN(result, TakeResult());
   }
   untaken_step_ = step;
+  if (result.has_value() && !result->finite) {
+    RETURN_IF_ERROR(TakeBackStep());
+    return result;
+  }
   feed_->Prefetch(step + 1);
   if (++steps_run_ >= kStepsBeforeSnapshots && expects_snapshots_ &&
       state_->has_float_moments()) {
@@ -253,7 +259,7 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
 }
 
 absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
-                                      RunRecord& record) {
+                                      RunRecord& record, CudaStepCheck* check) {
   const cudaStream_t stream = executor_->stream();
   RETURN_IF_ERROR(record.start.Record(stream));
   ASSIGN_OR_RETURN(
@@ -264,10 +270,12 @@ absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
                    Prepare(programs_->training, num_documents, training_));
   record.token_scale = 1 / feed_->trained_share();
   record.learning_rate = LearningRateAt(job_.training, record.step);
-  record.measured = request.measure ? prepared : nullptr;
+  const bool measure = request.measure && check == nullptr;
+  record.measured = measure ? prepared : nullptr;
   const bool had_graph = prepared->has_graph();
-  RETURN_IF_ERROR(request.measure ? executor_->RunMeasured(*prepared)
-                                  : executor_->Run(*prepared));
+  RETURN_IF_ERROR(check != nullptr ? executor_->RunObserved(*prepared, *check)
+                  : measure        ? executor_->RunMeasured(*prepared)
+                                   : executor_->Run(*prepared));
   RETURN_IF_ERROR(EnqueueEnd(*prepared, record));
   if (had_graph != prepared->has_graph()) NoteDeviceMemory();
   return absl::OkStatus();
@@ -295,7 +303,9 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::LastResult() {
   RETURN_IF_ERROR(Begin());
   if (untaken_step_ == 0) return std::nullopt;
   paused_ = true;
-  return TakeResult();
+  ASSIGN_OR_RETURN(const StepResult result, TakeResult());
+  if (!result.finite) RETURN_IF_ERROR(ReleaseUpdates());
+  return result;
 }
 
 absl::Status CudaTrainer::WaitForAll() {
@@ -509,6 +519,7 @@ absl::Status CudaTrainer::FinishFilling(int64_t completed_steps) {
   state_->ReleaseHost();
   untaken_step_ = 0;
   completed_steps_ = completed_steps;
+  RETURN_IF_ERROR(ReleaseUpdates());
   const absl::Status status = Publish();
   return status.ok() ? status : Fail(status, "loading a state");
 }
