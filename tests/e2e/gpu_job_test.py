@@ -1,6 +1,6 @@
 """Goal: a whole job trains on this machine's GPUs as it does on the CPU: any layout gives
-the CPU's losses, a killed worker costs nothing but time, a Ctrl-C ends it well, and every
-run leaves its report. Method: `millrace run` with a small model on real text.
+the CPU's losses, a killed worker costs nothing but time, steps that are no numbers are named,
+a Ctrl-C ends it well, and every run leaves its report. Method: `millrace run` with a small model on real text.
 
     gpu_job_test.py MILLRACE [--gpus N] [--job quickstart [--text GLOB ...]] [unittest's options]
 
@@ -140,7 +140,7 @@ class Run:
     """A job under way, and what it leaves."""
 
     def __init__(self, folder, name, gpus=1, precision="bf16", backend="cuda", layout="",
-                 steps=STEPS, seed=None):
+                 steps=STEPS, seed=None, optimizer=RECIPE["optimizer"]):
         self.latest = folder / "runs" / f"{name}-latest"
         job = folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, folder=folder, steps=steps, gpus=gpus,
@@ -148,7 +148,7 @@ class Run:
                                   text='", "'.join(OPTIONS.text or [f"{folder}/text/*"]),
                                   precision=precision, backend=backend, layout=layout,
                                   model=json.dumps(MODEL), recipe=RECIPE,
-                                  optimizer=json.dumps(RECIPE["optimizer"]).replace('"', ""),
+                                  optimizer=json.dumps(optimizer).replace('"', ""),
                                   profile=write_profile(folder, precision)))
         self.log = folder / f"{name}.log"
         with open(self.log, "w") as log:
@@ -374,6 +374,19 @@ class GpuJobTest(unittest.TestCase):
         self.assertLess(recovery, 15)
         self.assertLess(worst, 2e-3)  # As between layouts: kernels may add in any order.
         self.assertTrue((run.latest / "report.html").exists())
+
+    def test_steps_that_are_no_numbers_are_skipped_and_end_the_job(self):
+        run = Run(self.folder, "ruined", self.gpus,
+                  optimizer={"learning_rate": 1e30, "warmup_steps": 0})
+        self.assertEqual(run.wait(120), 1, run.output)
+        self.assertEqual(run.result()["status"], "failed", run.output)
+        self.assertIn("fault.max_skipped_steps = 10", run.result()["reason"])
+        bad = [line for line in run.lines("events.jsonl") if line["event"] == "not_finite"]
+        first = bad[0]["step"]
+        self.assertEqual([line["step"] for line in bad][:11], list(range(first, first + 11)))
+        for line in bad:
+            self.assertTrue("it began in " in line["detail"] or
+                            "some parameters are not numbers" in line["detail"], line)
 
     def test_ctrl_c_ends_well(self):
         run = Run(self.folder, "stopped", self.gpus, steps=100000)
