@@ -10,7 +10,7 @@ the steps after the checkpoint, and the stall that the plan predicted for them. 
 10 of its 32 layers and two micro-batches, so that the state is downloaded about as long as a step.
 
 1B dims without any fault, by turns with all that fault tolerance does between checkpoints (copies
-in memory every 20 steps, comparisons of replicas every 10, standby processes) and with none of it.
+in memory every 40 steps, comparisons of replicas every 10, standby processes) and with none of it.
 Prints the mean step of each.
 
     tests/bench/fault_times.py MILLRACE [--job 1b|8b|overhead] [--gpus 1|2] [--profile FILE]
@@ -174,10 +174,10 @@ def train_8b(arguments, folder):
 def train_without_faults(arguments, folder):
     settings = {
         "none": "replica_interval_steps: 0, replica_check_steps: 0, standby_workers: never",
-        "all": "replica_interval_steps: 20, replica_check_steps: 10, standby_workers: always"}
+        "all": "replica_interval_steps: 40, replica_check_steps: 10, standby_workers: always"}
     means = {name: [] for name in settings}
     for i, name in enumerate(["none", "all", "all", "none"]):
-        run = Run(arguments, folder, f"overhead{i}", hidden=2048, layers=16, ffn=8192, steps=51,
+        run = Run(arguments, folder, f"overhead{i}", hidden=2048, layers=16, ffn=8192, steps=91,
                   batch=4 * arguments.gpus, micro_batch=4,
                   rest=f"checkpoint: {{at_end: false}}\nfault: {{{settings[name]}}}")
         run.wait_for("end", lambda: run.events("finished"))
