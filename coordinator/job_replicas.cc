@@ -99,6 +99,48 @@ std::vector<std::vector<std::string>> JobRunner::PartnerAddresses() const {
   return addresses;
 }
 
+bool JobRunner::IsDistrusted(const ReplicaSet& set) const {
+  const LoggedJob& job = log_->job();
+  return set.generation < job.distrusted_memory ||
+         (set.generation == job.distrusted_memory &&
+          set.step > job.trusted_step);
+}
+
+int64_t JobRunner::DistrustMemory(Generation generation, int64_t before) {
+  const bool has_agreed =
+      agreed_.generation == generation && agreed_.step < before;
+  const int64_t trusted_step = has_agreed ? agreed_.step : -1;
+  MustSucceed([&] { return log_->MemoryDistrusted(generation, trusted_step); });
+  return trusted_step;
+}
+
+void JobRunner::CompareHeldReplicas() {
+  while (const auto differ = CompareHolders(HeldReplicas())) {
+    const bool outvoted = differ->undecided.empty();
+    const std::set<WorkerIdx>& suspects =
+        outvoted ? differ->minority : differ->undecided;
+    std::vector<std::string> names;
+    for (const WorkerIdx worker : suspects) {
+      names.push_back(state_->NameOf(worker));
+    }
+    const int64_t trusted_step =
+        DistrustMemory(differ->set.generation, differ->set.step);
+    const std::string detail = absl::StrCat(
+        "the state after step ", differ->set.step, ", which ",
+        absl::StrJoin(names, ", "), suspects.size() == 1 ? " holds" : " hold",
+        outvoted ? " in memory, differs from what most others hold of it"
+                 : " in memory, differs, with no majority",
+        "; no copy of it is trusted", BackToText(trusted_step));
+    progress_->Line(absl::StrCat("wrong numbers: ", detail));
+    output_->Event(
+        {.event = "replicas_differ",
+         .generation = ToInt(differ->set.generation),
+         .step = differ->set.step,
+         .rank = ToInt(state_->RankOf(*suspects.begin()).value_or(Rank{-1})),
+         .detail = detail});
+  }
+}
+
 std::vector<HeldReplica> JobRunner::HeldReplicas() const {
   std::vector<HeldReplica> held;
   for (const auto& [worker, of_worker] : replicas_) {
@@ -108,15 +150,14 @@ std::vector<HeldReplica> JobRunner::HeldReplicas() const {
       continue;  // It is away.
     }
     for (const protocol::HeldReplica& part : of_worker.parts()) {
-      if (Generation{part.generation()} <= log_->job().distrusted_memory) {
-        continue;
-      }
+      if (IsDistrusted({Generation{part.generation()}, part.step()})) continue;
       held.push_back({.holder = worker,
                       .part = {{Generation{part.generation()}, part.step()},
                                Rank{part.rank()}},
                       .num_ranks = part.num_ranks(),
                       .kind = KindOf(part.kind()),
-                      .bytes = part.bytes()});
+                      .bytes = part.bytes(),
+                      .hash = part.hash()});
     }
   }
   return held;

@@ -20,6 +20,7 @@ void JobRunner::Do(const BeginGeneration& action) {
     BeginPrepared(action, {});
     return;
   }
+  CompareHeldReplicas();
   const Preparation what = WhatToPrepare(action);
   if (!what.search.has_value() && !what.damaged.has_value() &&
       what.resume_path.empty()) {

@@ -155,7 +155,9 @@ class JobRunner {
   void OnStateHash(Rank rank, const protocol::ToCoordinator& message);
   // The rank's part of the checkpoint is not the state that it had hashed.
   void OnMemoryChanged(WorkerIdx worker, Rank rank, int64_t step);
-  void GoBack(const ReplicasDiffer& event);  // To the last checkpoint.
+  // To the newest state from before the last comparison that agreed.
+  void GoBack(ReplicasDiffer event);
+  static std::string BackToText(int64_t trusted_step);  // For people.
   void OnBadStep(Rank rank, const protocol::ToCoordinator& message);
   void WatchCompute(Rank rank, const protocol::StepDone& step);
   void WatchLoss(int64_t step, double loss);
@@ -307,7 +309,15 @@ class JobRunner {
   // are on one host.
   std::vector<std::string> FailureDomains(
       const std::vector<WorkerIdx>& members) const;
-  std::vector<HeldReplica> HeldReplicas() const;
+  std::vector<HeldReplica> HeldReplicas() const;  // Those that are trusted.
+  bool IsDistrusted(const ReplicaSet& set) const;
+  // From now on, copies of the generation are not trusted, but for those up to
+  // the step after which its replicas last agreed, if that is before the given
+  // step. Returns that step, or below zero.
+  int64_t DistrustMemory(Generation generation, int64_t before);
+  // Where workers hold the same part with other bits: says so, and distrusts
+  // what the generation that made them holds.
+  void CompareHeldReplicas();
   // The step of what a generation may restore; 0 for the seed.
   int64_t StepOnDisk(const std::string& path, const Prepared& prepared) const;
   std::optional<ReplicaChoice> ChooseFromMemory(int64_t least_step) const;
@@ -487,6 +497,8 @@ class JobRunner {
   BadSteps bad_steps_;
   LossWatch losses_;
   std::map<int64_t, std::map<Rank, uint64_t>> state_hashes_;  // By step.
+  // The last comparison of all replicas that agreed; step 0: none has.
+  ReplicaSet agreed_;
   std::map<Rank, std::deque<HostSign>> hosts_;  // The newest is last.
 
   absl::Time last_tick_;

@@ -160,7 +160,10 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
   for (const auto& [member, hash] : of_step) hashes.push_back(hash);
   state_hashes_.erase(step);
   const ReplicaVerdict verdict = CompareReplicas(layout, hashes);
-  if (verdict.agree) return;
+  if (verdict.agree) {
+    agreed_ = {generation, step};
+    return;
+  }
   const bool outvoted = !verdict.minority.empty();
   const std::vector<Rank>& suspects =
       outvoted ? verdict.minority : verdict.undecided;
@@ -174,8 +177,7 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
   event.explanation = absl::StrCat(
       "after step ", step, " the parameters of ", absl::StrJoin(names, ", "),
       outvoted ? " differ from those of most replicas; replacing it"
-               : " differ, with no majority; all go back",
-      " and going on from the last checkpoint");
+               : " differ, with no majority");
   GoBack(event);
 }
 
@@ -187,13 +189,21 @@ void JobRunner::OnMemoryChanged(WorkerIdx worker, Rank rank, int64_t step) {
           .explanation = absl::StrCat(
               "after step ", step, " the state of ", NameOf(rank),
               " changed in memory between the comparison of replicas and the "
-              "checkpoint; replacing it and going on from the last "
-              "checkpoint")});
+              "checkpoint; replacing it")});
 }
 
-void JobRunner::GoBack(const ReplicasDiffer& event) {
+std::string JobRunner::BackToText(int64_t trusted_step) {
+  return trusted_step >= 0
+             ? absl::StrCat("; going back to step ", trusted_step,
+                            ", after which all agreed, or to the newest state "
+                            "there is of a step before it")
+             : "; going back to the last checkpoint";
+}
+
+void JobRunner::GoBack(ReplicasDiffer event) {
+  absl::StrAppend(&event.explanation,
+                  BackToText(DistrustMemory(event.generation, event.step)));
   progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));
-  MustSucceed([&] { return log_->MemoryDistrusted(event.generation); });
   Handle(event);
 }
 

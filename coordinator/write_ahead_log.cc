@@ -85,6 +85,7 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
       }
     } else if (kind == "distrusted") {
       job_.distrusted_memory = Generation{json.at("generation").get<int64_t>()};
+      job_.trusted_step = json.value("trusted_step", int64_t{-1});
     } else if (kind == "profile") {
       job_.profile_yaml = json.at("profile");
     } else if (kind == "keepers") {
@@ -177,9 +178,11 @@ absl::Status WriteAheadLog::StepsLeftOut(int64_t first, int64_t last) {
   return Append(
       JsonText(Json{{"record", "left_out"}, {"first", first}, {"last", last}}));
 }
-absl::Status WriteAheadLog::MemoryDistrusted(Generation generation) {
-  return Append(JsonText(
-      Json{{"record", "distrusted"}, {"generation", ToInt(generation)}}));
+absl::Status WriteAheadLog::MemoryDistrusted(Generation generation,
+                                             int64_t trusted_step) {
+  return Append(JsonText(Json{{"record", "distrusted"},
+                              {"generation", ToInt(generation)},
+                              {"trusted_step", trusted_step}}));
 }
 absl::Status WriteAheadLog::Ended(int exit_code, const std::string& message) {
   return Append(JsonText(Json{

@@ -33,9 +33,10 @@ struct LoggedJob {
   std::string committed_path;
   std::set<int64_t> left_out_steps;  // Their batches are not trained.
   // Copies in memory of this generation and older ones are not restored: it
-  // had wrong numbers, or was to be forgotten. The last checkpoint is restored
-  // instead.
+  // had wrong numbers, or was to be forgotten. Its own copies up to the trusted
+  // step are; below zero: none.
   Generation distrusted_memory{};
+  int64_t trusted_step = -1;
   std::vector<Keeper> keepers;  // None: this log has no copies.
   // With keepers: profile.yaml, for a host that has not the run directory.
   std::string profile_yaml;
@@ -77,7 +78,8 @@ class WriteAheadLog {
   absl::Status WriteCheckpointCommitted(int64_t step, const std::string& path);
   absl::Status CountCheckpointCommitted(int64_t step, const std::string& path);
   absl::Status StepsLeftOut(int64_t first, int64_t last);
-  absl::Status MemoryDistrusted(Generation generation);
+  absl::Status MemoryDistrusted(Generation generation,
+                                int64_t trusted_step = -1);
   absl::Status Ended(int exit_code, const std::string& message);
 
  private:

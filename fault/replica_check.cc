@@ -34,6 +34,14 @@ std::vector<StatePiece> ReplicatedPieces(const std::vector<StatePiece>& state) {
   return replicated;
 }
 
+std::optional<uint64_t> MajorityOf(absl::Span<const uint64_t> hashes) {
+  std::map<uint64_t, size_t> votes;
+  for (const uint64_t hash : hashes) {
+    if (2 * ++votes[hash] > hashes.size()) return hash;
+  }
+  return std::nullopt;
+}
+
 ReplicaVerdict CompareReplicas(const Layout& layout,
                                absl::Span<const uint64_t> hashes) {
   CHECK(static_cast<int32_t>(hashes.size()) == layout.num_ranks());
@@ -41,22 +49,18 @@ ReplicaVerdict CompareReplicas(const Layout& layout,
   for (int32_t i = 0; i < layout.num_ranks(); ++i) {
     const std::vector<Rank> group = ReplicasOf(layout, Rank{i});
     if (group.front() != Rank{i}) continue;  // Each group once.
-    std::map<uint64_t, size_t> votes;
-    for (const Rank rank : group) ++votes[hashes[ToInt(rank)]];
-    if (votes.size() == 1) continue;
-    verdict.agree = false;
-    const auto most = std::max_element(
-        votes.begin(), votes.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
-    const bool decided = 2 * most->second > group.size();
-    for (const Rank rank : group) {
-      if (!decided) {
-        verdict.undecided.push_back(rank);
-      } else if (hashes[ToInt(rank)] != most->first) {
-        verdict.minority.push_back(rank);
+    std::vector<uint64_t> votes;
+    for (const Rank rank : group) votes.push_back(hashes[ToInt(rank)]);
+    const std::optional<uint64_t> majority = MajorityOf(votes);
+    for (size_t k = 0; k < group.size(); ++k) {
+      if (!majority.has_value()) {
+        verdict.undecided.push_back(group[k]);
+      } else if (votes[k] != *majority) {
+        verdict.minority.push_back(group[k]);
       }
     }
   }
+  verdict.agree = verdict.minority.empty() && verdict.undecided.empty();
   std::sort(verdict.minority.begin(), verdict.minority.end());
   std::sort(verdict.undecided.begin(), verdict.undecided.end());
   return verdict;

@@ -6,6 +6,7 @@
 #define MILLRACE_FAULT_REPLICA_CHECK_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct ReplicaVerdict {
   // Ranks of groups without a majority, as of two replicas: any may be wrong.
   std::vector<Rank> undecided;
 };
+
+// The hash that more than half of them are; absent if there is none.
+std::optional<uint64_t> MajorityOf(absl::Span<const uint64_t> hashes);
 
 // `hashes`: by rank, of its ReplicatedPieces().
 ReplicaVerdict CompareReplicas(const Layout& layout,

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fault/replica_check.h"
 #include "planner/layout/mesh.h"
 
 namespace millrace {
@@ -115,6 +116,24 @@ int32_t HolderOnTheLastHost(const std::vector<std::string>& hosts,
   return best;
 }
 
+// Those holders of a part whose hashes count as votes: a partner's copy only
+// where no rank's own state has its hash, since it may have been made of that.
+std::vector<const HeldReplica*> VotersOf(
+    const std::vector<const HeldReplica*>& holders) {
+  std::vector<const HeldReplica*> voters;
+  std::set<uint64_t> hashes;
+  for (const HeldReplica* replica : holders) {
+    if (replica->kind == ReplicaKind::kCopy) continue;
+    voters.push_back(replica);
+    hashes.insert(replica->hash);
+  }
+  for (const HeldReplica* replica : holders) {
+    if (replica->kind != ReplicaKind::kCopy) continue;
+    if (hashes.insert(replica->hash).second) voters.push_back(replica);
+  }
+  return voters;
+}
+
 }  // namespace
 
 std::optional<ReplicaChoice> ChooseReplicas(
@@ -137,6 +156,33 @@ std::optional<ReplicaChoice> ChooseReplicas(
     return choice;
   }
   return std::nullopt;
+}
+
+std::optional<HolderDifference> CompareHolders(
+    const std::vector<HeldReplica>& held) {
+  std::map<ReplicaPart, std::vector<const HeldReplica*>> holders;
+  for (const HeldReplica& replica : held) {
+    holders[replica.part].push_back(&replica);
+  }
+  std::optional<HolderDifference> newest;
+  for (const auto& [part, of_part] : holders) {  // Oldest first.
+    const std::vector<const HeldReplica*> voters = VotersOf(of_part);
+    std::vector<uint64_t> votes;
+    for (const HeldReplica* voter : voters) votes.push_back(voter->hash);
+    if (std::set<uint64_t>(votes.begin(), votes.end()).size() < 2) continue;
+    const std::optional<uint64_t> majority = MajorityOf(votes);
+    if (!newest.has_value() || newest->set != part.set) {
+      newest = HolderDifference{.set = part.set};
+    }
+    for (const HeldReplica* voter : voters) {
+      if (!majority.has_value()) {
+        newest->undecided.insert(voter->holder);
+      } else if (voter->hash != *majority) {
+        newest->minority.insert(voter->holder);
+      }
+    }
+  }
+  return newest;
 }
 
 bool NeedsNewCopies(const std::vector<HeldReplica>& held, const ReplicaSet& set,

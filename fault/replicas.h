@@ -45,6 +45,7 @@ struct HeldReplica {
   int32_t num_ranks = 0;  // In the part's generation.
   ReplicaKind kind = ReplicaKind::kOwn;
   int64_t bytes = 0;
+  uint64_t hash = 0;  // Of the part's numbers: equal bits, equal hash.
 };
 
 struct ReplicaChoice {
@@ -60,6 +61,21 @@ struct ReplicaChoice {
 std::optional<ReplicaChoice> ChooseReplicas(
     const std::vector<HeldReplica>& held, int64_t least_step,
     const std::set<ReplicaSet>& refused);
+
+// Holders that keep other bits of a part than further holders of it.
+struct HolderDifference {
+  ReplicaSet set;  // The newest with such a part, by generation and then step.
+  // Those that differ from a majority of a part's holders.
+  std::set<WorkerIdx> minority;
+  // The holders of parts without a majority, as with two: any may be wrong.
+  std::set<WorkerIdx> undecided;
+};
+
+// Compares the hashes of all parts that several workers hold; absent where all
+// agree. A flipped bit has gone into every rank's gradients since, so of a set
+// that differs the majority's parts are wrong too, unless it flipped last.
+std::optional<HolderDifference> CompareHolders(
+    const std::vector<HeldReplica>& held);
 
 // Whether some part of `set` has fewer holders among the job's workers than
 // newly taken copies would have: one and its partners, each in a failure domain

@@ -165,7 +165,9 @@ absl::StatusOr<DoctorOpening> OpenDoctor(const DoctorOptions& options,
     examination.look["job"] = JobToYaml(job);
     examination.needs = NeedsOf(job, place);
     // Without a folder of their own, checkpoints lie in the run folder.
-    if (UsesCheckpoints(job) && !IsObjectPath(job.checkpoint.directory)) {
+    if (UsesCheckpoints(job) && IsObjectPath(job.checkpoint.directory)) {
+      examination.look["bucket"] = job.checkpoint.directory;
+    } else if (UsesCheckpoints(job)) {
       probes.Add(kCheckpointFolder, job.checkpoint.directory.empty()
                                         ? job.output_directory
                                         : job.checkpoint.directory);

@@ -199,6 +199,18 @@ absl::StatusOr<HardwareProfile> FindOrMeasure(const millrace_trainer& rank,
                  : ParseProfile(found, "the profile of rank 0");
 }
 
+// The job as it is planned and trained here. The caller decides when to save,
+// and training waits for it (Save() takes no snapshot). So the plan stages
+// nothing (TrainerOptions::staged_bytes), and a trainer on a GPU puts no
+// page-locked memory of the host aside.
+JobSpec WithoutSnapshots(JobSpec job) {
+  job.checkpoint.interval_steps = 0;
+  job.checkpoint.policy = "fixed";
+  job.exports.every = 0;
+  job.fault.replica_interval_steps = 0;
+  return job;
+}
+
 // Rank 0 plans; the others take its layout.
 absl::Status MakePlan(int32_t ranks_per_host, millrace_trainer& rank,
                       KernelTuning* tuning) {
@@ -220,7 +232,8 @@ absl::Status MakePlan(int32_t ranks_per_host, millrace_trainer& rank,
         if (is_new) {
           RETURN_IF_ERROR(KeepProfile(rank.job, devices, "", profile).status());
         }
-        ASSIGN_OR_RETURN(rank.plan, PlanForDevices(rank.job, devices, profile));
+        ASSIGN_OR_RETURN(rank.plan, PlanForDevices(WithoutSnapshots(rank.job),
+                                                   devices, profile));
         return PlanRecordToJson(
             {.layout = rank.plan.layout,
              .step_time_s = rank.plan.prediction.step_time_s,
@@ -238,7 +251,7 @@ absl::Status MakePlan(int32_t ranks_per_host, millrace_trainer& rank,
 absl::Status BuildTrainer(millrace_trainer& rank, const KernelTuning& tuning) {
   rank.batches = std::make_unique<GivenBatches>(
       &rank.job, rank.devices.threads_per_device);
-  TrainerOptions options = {.job = rank.job,
+  TrainerOptions options = {.job = WithoutSnapshots(rank.job),
                             .layout = rank.plan.layout,
                             .rank = rank.rank,
                             .num_threads = rank.devices.threads_per_device,

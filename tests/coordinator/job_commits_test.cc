@@ -142,13 +142,16 @@ profile: )" + profile + "\n" + more_keys_)
     return **message;
   }
 
-  // The worker that the agent is told to start next; says which.
-  std::unique_ptr<Client> StartWorker(protocol::StartWorker* order) {
+  // The worker that the agent is told to start next; says which. `held` as in
+  // SayCleared().
+  std::unique_ptr<Client> StartWorker(protocol::StartWorker* order,
+                                      const protocol::HeldReplicas& held = {}) {
     *order = Next(*agent_).start_worker();
     protocol::Hello hello;
     hello.mutable_worker()->set_worker(order->worker());
     hello.mutable_worker()->set_incarnation(order->incarnation());
     hello.mutable_worker()->set_run_directory(run_directory_);
+    *hello.mutable_worker()->mutable_replicas() = held;
     return Open(hello);
   }
 
@@ -162,9 +165,11 @@ profile: )" + profile + "\n" + more_keys_)
     running.mutable_generation_running();
     Send(worker, generation, std::move(running));
   }
-  static void SayCleared(Client& worker, int64_t generation) {
+  // `held`: the copies of the state in memory that it tells of.
+  static void SayCleared(Client& worker, int64_t generation,
+                         const protocol::HeldReplicas& held = {}) {
     protocol::ToCoordinator ready;
-    ready.mutable_worker_ready();
+    *ready.mutable_worker_ready()->mutable_replicas() = held;
     Send(worker, generation, std::move(ready));
   }
   void SayDied(const protocol::StartWorker& order) {
@@ -357,6 +362,107 @@ TEST_F(JobCommitsTest, ReplacesARankWhoseMemoryChanged) {
   EXPECT_FALSE(IsCommitted("00000008"));
   EXPECT_THAT(AwaitEvent("replicas_differ"),
               HasSubstr("after step 8 the state of rank 1 changed in memory"));
+}
+
+// The parts of both ranks after each of the steps, in generation 1, with these
+// hashes.
+protocol::HeldReplicas HeldAfter(const std::vector<int64_t>& steps,
+                                 const std::vector<uint64_t>& hashes) {
+  protocol::HeldReplicas held;
+  held.set_address("127.0.0.1:1");
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      protocol::HeldReplica* part = held.add_parts();
+      part->set_generation(1);
+      part->set_step(steps[i]);
+      part->set_rank(rank);
+      part->set_num_ranks(2);
+      part->set_hash(hashes[i] + static_cast<uint64_t>(rank));
+    }
+  }
+  return held;
+}
+
+// Goal: a recovery compares what several workers hold. Copies that differ are
+// not trusted, nor is what else their generation holds; where all agree, or one
+// worker alone holds them, the newest are restored.
+// Method: step 4 is committed; then rank 1 dies, and both ranks tell of copies
+// of steps 6 and 7.
+TEST_F(JobCommitsTest, TrustsNoCopiesThatDiffer) {
+  protocol::StartWorker first, second;
+  const std::unique_ptr<Client> worker = StartWorker(&first);
+  std::unique_ptr<Client> other = StartWorker(&second);
+  for (Client* client : {worker.get(), other.get()}) {
+    ASSERT_TRUE(Next(*client).has_start_generation());
+    SayRunning(*client, 1);
+  }
+  Report({worker.get(), other.get()}, WriteParts(1, 4));
+  AwaitEvent("checkpoint_committed");
+  // Ends the newest generation; returns the orders of the next one.
+  int64_t generation = 1;
+  const auto recover = [&](const protocol::HeldReplicas& of_first,
+                           const protocol::HeldReplicas& of_second) {
+    other.reset();
+    SayDied(second);
+    EXPECT_TRUE(Next(*worker).has_abort_generation());
+    SayCleared(*worker, ++generation, of_first);
+    other = StartWorker(&second, of_second);
+    const protocol::FromCoordinator start = Next(*worker);
+    EXPECT_TRUE(start.has_start_generation());
+    EXPECT_TRUE(Next(*other).has_start_generation());
+    return start.start_generation();
+  };
+  const auto expect_memory = [](const protocol::StartGeneration& start,
+                                int64_t step) {
+    EXPECT_EQ(start.restore_path(), "");
+    EXPECT_EQ(start.replica_restore().generation(), 1);
+    EXPECT_EQ(start.replica_restore().step(), step);
+  };
+  expect_memory(recover(HeldAfter({6, 7}, {60, 70}), HeldAfter({7}, {70})), 7);
+  EXPECT_THAT(AwaitEvent("generation_started"), Not(HasSubstr("differ")));
+  expect_memory(recover(HeldAfter({6, 7}, {60, 70}), {}), 7);  // One alone.
+  const protocol::StartGeneration start =
+      recover(HeldAfter({6, 7}, {60, 70}), HeldAfter({7}, {71}));
+  EXPECT_FALSE(start.has_replica_restore());
+  EXPECT_THAT(start.restore_path(), HasSubstr("step-00000004"));
+  EXPECT_THAT(
+      AwaitEvent("replicas_differ"),
+      HasSubstr("the state after step 7, which rank 0, rank 1 hold in memory, "
+                "differs, with no majority; no copy of it is trusted; going "
+                "back to the last checkpoint"));
+  // They tell of the same again, and are not believed.
+  EXPECT_FALSE(recover(HeldAfter({6, 7}, {60, 70}), {}).has_replica_restore());
+}
+
+// Goal: of a generation whose copies differ, those are trusted that are no
+// newer than the last comparison that agreed. Method: the replicas agree after
+// step 6; copies of steps 5, 6 and 7 are there, and those of step 7 differ.
+TEST_F(JobCommitsTest, TrustsCopiesThatWereCompared) {
+  protocol::StartWorker first, second;
+  const std::unique_ptr<Client> worker = StartWorker(&first);
+  std::unique_ptr<Client> other = StartWorker(&second);
+  for (Client* client : {worker.get(), other.get()}) {
+    ASSERT_TRUE(Next(*client).has_start_generation());
+    SayRunning(*client, 1);
+  }
+  for (Client* client : {worker.get(), other.get()}) {
+    protocol::ToCoordinator message;
+    message.mutable_state_hash()->set_step(6);
+    message.mutable_state_hash()->set_hash(17);
+    Send(*client, 1, message);
+    AwaitHandled(*client, 1);
+  }
+  other.reset();
+  SayDied(second);
+  EXPECT_TRUE(Next(*worker).has_abort_generation());
+  SayCleared(*worker, 2, HeldAfter({5, 6, 7}, {50, 60, 70}));
+  other = StartWorker(&second, HeldAfter({6, 7}, {60, 71}));
+  const protocol::FromCoordinator start = Next(*worker);
+  ASSERT_TRUE(start.has_start_generation());
+  EXPECT_EQ(start.start_generation().replica_restore().step(), 6);
+  EXPECT_TRUE(Next(*other).has_start_generation());
+  EXPECT_THAT(AwaitEvent("replicas_differ"),
+              HasSubstr("going back to step 6, after which all agreed"));
 }
 
 // Goal: checkpoints that a full disk refuses do not stay on it: the next one

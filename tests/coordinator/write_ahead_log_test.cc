@@ -35,7 +35,7 @@ class WriteAheadLogTest : public testing::Test {
     ASSERT_TRUE((*log)->CountCheckpointCommitted(7, "/x/step-7").ok());
     EXPECT_EQ((*log)->job().committed_step, 7);
     ASSERT_TRUE((*log)->StepsLeftOut(8, 9).ok());
-    ASSERT_TRUE((*log)->MemoryDistrusted(Generation{2}).ok());
+    ASSERT_TRUE((*log)->MemoryDistrusted(Generation{2}, 6).ok());
   }
 
   std::string path_;
@@ -55,6 +55,7 @@ TEST_F(WriteAheadLogTest, RemembersEverything) {
     EXPECT_EQ((*log)->job().committed_path, "/x/step-7");
     EXPECT_EQ((*log)->job().left_out_steps, (std::set<int64_t>{8, 9}));
     EXPECT_EQ((*log)->job().distrusted_memory, Generation{2});
+    EXPECT_EQ((*log)->job().trusted_step, 6);
     EXPECT_FALSE((*log)->job().ended);
     ASSERT_TRUE((*log)->Ended(1, "why").ok());
   }

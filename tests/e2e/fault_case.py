@@ -61,6 +61,7 @@ class Case:
     def check_equal(self, job, keys):
         """The finished job is bit by bit what it would have been without the fault."""
         curve, parameter_hash = self.matrix.expected(keys)
+        check(not job.events("replicas_differ"), "whole replicas were taken to differ")
         check(job.result().get("parameter_hash") == parameter_hash,
               f"other parameters than without the fault: {job.tail()}")
         check(sorted(job.curve()) == sorted(curve), "steps are missing")

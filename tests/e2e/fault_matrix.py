@@ -45,6 +45,7 @@ ROWS = [
     (14, "corrupt data shard", fault_number_rows.corrupt_shard, False),
     (15, "clock jumps by 1 h", fault_rows.jump_clock, False),
     (16, "mpirun killed", fault_rows.kill_mpirun, False),
+    (17, "flipped weight, then a kill", fault_number_rows.flip_and_kill, False),
 ]
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 
 import fault_bytes
-from fault_case import DATA, LAYOUTS, saved_steps
+from fault_case import DATA, FROM_MEMORY_OR_DISK, LAYOUTS, saved_steps
 from fault_jobs import check, send
 from hosts_test import TEXT
 
@@ -162,6 +162,45 @@ def flip_weight(case):
     job.end()
     check(len(job.events("replicas_differ")) == 1, "it was not healed at once")
     check(job.result()["parameter_hash"] == case.matrix.expected(keys)[1], "other parameters")
+
+
+def flip_and_kill(case):
+    """A bit of a weight flips in one replica, and before the next comparison another one is
+    killed. The recovery finds that its live states differ and takes none of them."""
+    num_ranks = case.random.choice([3, 4])  # One that differs of two, or of three.
+    keys = dict(SLOW_KEYS, text=TEXT, devices=num_ranks, batch=12, steps=50,
+                layout=f"{{data: {num_ranks}, tensor: 1, pipeline: 1, zero: 0}}",
+                optimizer="{learning_rate: 1e-30, warmup_steps: 5}")
+    job = case.job()
+    job.write(**keys, checkpoint="interval_steps: 20",
+              fault=case.random.choice(FROM_MEMORY_OR_DISK)).start()
+    job.wait_until("a checkpoint", lambda: job.events("checkpoint_committed"))
+    saved = saved_steps(job.folder() + "/checkpoints")[-1]
+    weights = fault_bytes.some_weights(glob.glob(saved + "/rank-00000*")[0], case.random)
+    (flipped, flipped_pid), (_, killed) = case.random.sample(sorted(job.workers().items()), 2)
+    places = fault_bytes.flip_in_memory(flipped_pid, weights, case.random)
+    check(places > 0, "the weights are nowhere in the worker's memory")
+    if case.random.random() < 0.5:  # Its gradients go into all replicas meanwhile.
+        time.sleep(case.random.random() * 0.5)
+    send(killed, signal.SIGKILL)
+    job.wait_until("recovery", lambda: job.events("restored"))
+    event = (job.events("replicas_differ") or [None])[0]
+    check(event is not None, f"the flipped state was taken: {job.events('restored')}")
+    check("no copy of it is trusted" in event["detail"],
+          f"it was noticed by a comparison before the recovery: {event}")
+    # A snapshot that the killed rank has left votes too.
+    if "with no majority" in event["detail"]:
+        check(num_ranks == 3, f"two that agree are no majority: {event}")
+    else:
+        check(event["rank"] == flipped, f"rank {flipped} is not outvoted: {event}")
+    restored = job.events("restored")[0]
+    check(restored["step"] <= event["step"], f"restored from {restored}, differed {event}")
+    case.note("lost", max(job.trained_again()))
+    job.end()
+    check(len(job.events("replicas_differ")) == 1, "it was not healed at once")
+    curve, parameter_hash = case.matrix.expected(keys)
+    check(job.result()["parameter_hash"] == parameter_hash, "other parameters")
+    check(job.curve() == curve, "other losses in the steps that were trained again")
 
 
 def corrupt_shard(case):

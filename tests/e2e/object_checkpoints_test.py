@@ -294,6 +294,40 @@ class ObjectCheckpointsTest(unittest.TestCase):
                       self.millrace("plan", self.write_job("checkpoints", more=", region: a"),
                                     exit_code=2))
 
+    # Goal: `millrace doctor` measures the bucket of a job and leaves nothing there, and says what
+    # would stop the job, with the remedy. Method: a bucket that serves, and each mistake.
+    def test_doctor_examines_the_bucket(self):
+        prefix = BUCKET + "/doctor"
+        facts = self.folder + "/doctor.json"
+
+        def doctor(directory=prefix, more="", fails=True, **environment):
+            before = dict(self.environment)
+            self.environment.update(environment)
+            said = self.millrace("doctor", self.write_job(directory, more=more), "--json", facts,
+                                 exit_code=3 if fails else 0)
+            self.environment = before
+            with open(facts) as file:
+                return said, json.load(file)["hosts"][0]["buckets"]
+
+        said, buckets = doctor(fails=False)
+        self.assertIn(f"bucket {prefix}", said)
+        self.assertEqual([(bucket["path"], bucket["error"]) for bucket in buckets], [(prefix, "")])
+        self.assertGreater(buckets[0]["write_bytes_s"], 1e5)
+        self.assertGreater(buckets[0]["read_bytes_s"], 1e5)
+        self.assertGreater(buckets[0]["request_s"], 0)
+        left = glob.glob(self.server.folder + "/**/*probe-*", recursive=True)
+        self.assertEqual(left, [])
+        self.assertIn("no such folder", self.millrace("checkpoint", "list", prefix, exit_code=1))
+        self.assertIn("AWS_ACCESS_KEY_ID", doctor(AWS_ACCESS_KEY_ID="",
+                                                  AWS_SECRET_ACCESS_KEY="")[0])
+        self.assertIn("SignatureDoesNotMatch", doctor(AWS_SECRET_ACCESS_KEY="wrong")[0])
+        self.assertIn("make the bucket", doctor("s3://no-such-bucket/ckpt")[0])
+        self.assertIn("this host reaches it", doctor(AWS_ENDPOINT_URL="http://127.0.0.1:1")[0])
+        resume = f", resume: {prefix}/step-00000050"
+        said, buckets = doctor(self.folder + "/local", more=resume)
+        self.assertIn(f"nothing is at {prefix}/step-00000050", said)
+        self.assertEqual(buckets, [])
+
 
 if __name__ == "__main__":
     MILLRACE = os.path.abspath(sys.argv.pop(1))

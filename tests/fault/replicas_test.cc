@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -87,6 +88,112 @@ TEST(ReplicasTest, RefusesPartsThatContradictEachOther) {
                    .has_value());
   EXPECT_FALSE(ChooseReplicas({Held(0, 1, 5, -1, 1)}, 0, {}).has_value());
   EXPECT_FALSE(ChooseReplicas({}, 0, {}).has_value());
+}
+
+// The holders' hashes of part 0 of a set of one rank, by holder.
+std::vector<HeldReplica> HeldWithHashes(const std::vector<uint64_t>& hashes,
+                                        int64_t step) {
+  std::vector<HeldReplica> held;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    held.push_back(Held(static_cast<int32_t>(i), 1, step, 0, 1));
+    held.back().hash = hashes[i];
+  }
+  return held;
+}
+
+TEST(ReplicasTest, TheMajorityOfHoldersSaysWhoDiffers) {
+  EXPECT_FALSE(CompareHolders({}).has_value());
+  EXPECT_FALSE(CompareHolders(HeldWithHashes({7}, 3)).has_value());
+  EXPECT_FALSE(CompareHolders(HeldWithHashes({7, 7, 7}, 3)).has_value());
+  const auto outvoted = CompareHolders(HeldWithHashes({7, 8, 7}, 3));
+  ASSERT_TRUE(outvoted.has_value());
+  EXPECT_EQ(outvoted->set, (ReplicaSet{Generation{1}, 3}));
+  EXPECT_EQ(outvoted->minority, (std::set<WorkerIdx>{WorkerIdx{1}}));
+  EXPECT_TRUE(outvoted->undecided.empty());
+  const auto undecided = CompareHolders(HeldWithHashes({7, 8}, 3));
+  ASSERT_TRUE(undecided.has_value());
+  EXPECT_TRUE(undecided->minority.empty());
+  EXPECT_EQ(undecided->undecided.size(), 2u);
+  // A partner's copy of the state that flipped does not vote for it.
+  std::vector<HeldReplica> with_copy = HeldWithHashes({7, 8, 8}, 3);
+  with_copy[2].kind = ReplicaKind::kCopy;
+  const auto copied = CompareHolders(with_copy);
+  ASSERT_TRUE(copied.has_value());
+  EXPECT_TRUE(copied->minority.empty());
+  EXPECT_EQ(copied->undecided,
+            (std::set<WorkerIdx>{WorkerIdx{0}, WorkerIdx{1}}));
+  // One that differs from all that is live is noticed.
+  with_copy = HeldWithHashes({7, 7, 8}, 3);
+  with_copy[2].kind = ReplicaKind::kCopy;
+  EXPECT_EQ(CompareHolders(with_copy)->minority,
+            (std::set<WorkerIdx>{WorkerIdx{2}}));
+  // The newest set that differs is named; parts that agree are not.
+  std::vector<HeldReplica> held = HeldWithHashes({7, 8, 7}, 3);
+  for (const HeldReplica& replica : HeldWithHashes({1, 2}, 5)) {
+    held.push_back(replica);
+  }
+  held.push_back(Held(2, 2, 6, 0, 1));
+  held.push_back(Held(1, 2, 6, 0, 1));
+  EXPECT_EQ(CompareHolders(held)->set, (ReplicaSet{Generation{1}, 5}));
+}
+
+// Goal: after one bit has flipped in one replica and other replicas have been
+// killed, no recovery takes the flipped part, unless its holder is the only one
+// that is left, and nobody is suspected who holds what most do. Method: random
+// numbers of replicas that hold all parts, or their own and a partner's.
+TEST(ReplicasTest, FlippedPartIsNotTakenAfterAKill) {
+  std::mt19937 random(1);
+  const auto any = [&](int32_t count) {
+    return static_cast<int32_t>(random() % static_cast<uint32_t>(count));
+  };
+  int num_outvoted = 0, num_undecided = 0, num_alone = 0;
+  for (int i = 0; i < 5000; ++i) {
+    SCOPED_TRACE(i);
+    const int32_t num_ranks = 2 + any(5);
+    const bool keeps_all = any(2) == 0;
+    const int32_t flipped = any(num_ranks);
+    const int32_t flipped_part =
+        keeps_all ? any(num_ranks) : (flipped + any(2)) % num_ranks;
+    std::set<int32_t> killed;
+    for (int32_t kills = 1 + any(num_ranks - 1); kills > 0; --kills) {
+      const int32_t rank = any(num_ranks);
+      if (rank != flipped) killed.insert(rank);
+    }
+    std::vector<HeldReplica> held;
+    std::map<int32_t, int32_t> num_holders;
+    for (int32_t holder = 0; holder < num_ranks; ++holder) {
+      if (killed.contains(holder)) continue;
+      for (int32_t part = 0; part < num_ranks; ++part) {
+        const bool keeps =
+            keeps_all || part == holder || part == (holder + 1) % num_ranks;
+        if (!keeps) continue;
+        held.push_back(Held(holder, 1, 9, part, num_ranks, ReplicaKind::kLive));
+        held.back().hash = static_cast<uint64_t>(part) + 100;
+        if (holder == flipped && part == flipped_part) held.back().hash ^= 8;
+        ++num_holders[part];
+      }
+    }
+    const auto differ = CompareHolders(held);
+    const int32_t others = num_holders[flipped_part] - 1;
+    ASSERT_EQ(differ.has_value(), others > 0);
+    if (!differ.has_value()) {
+      ++num_alone;
+      continue;
+    }
+    if (others > 1) {
+      EXPECT_EQ(differ->minority, (std::set<WorkerIdx>{WorkerIdx{flipped}}));
+      EXPECT_TRUE(differ->undecided.empty());
+      ++num_outvoted;
+    } else {
+      EXPECT_TRUE(differ->minority.empty());
+      EXPECT_EQ(differ->undecided.size(), 2u);
+      EXPECT_TRUE(differ->undecided.contains(WorkerIdx{flipped}));
+      ++num_undecided;
+    }
+  }
+  EXPECT_GT(num_outvoted, 500);
+  EXPECT_GT(num_undecided, 500);
+  EXPECT_GT(num_alone, 500);
 }
 
 TEST(ReplicasTest, SaysWhatIsMissing) {

@@ -42,6 +42,9 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_roll_backs; ++i) {
     At(Random(kTrainingS, kFaultWindowS), [this] { RollBackSteps(); });
   }
+  for (int32_t i = 0; i < options.num_flips_and_kills; ++i) {
+    At(Random(kTrainingS, kFaultWindowS), [this] { FlipAndKill(); });
+  }
   for (int32_t i = 0; i < options.num_coordinator_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
   }
@@ -266,6 +269,7 @@ void Cluster::Clear(size_t worker_idx, Generation generation) {
   }
   worker.seen = generation;
   if (worker.given < generation) {
+    KeepLiveState(worker);
     worker.phase = WorkerPhase::kIdle;
     worker.unacknowledged.clear();
     worker.done = false;
@@ -304,6 +308,7 @@ void Cluster::Do(const BeginGeneration& action) {
       worker.seen = worker.given = action.generation;
       worker.phase = WorkerPhase::kStarting;
       worker.failed = worker.done = worker.vote_to_stop = false;
+      worker.flipped = false;
       worker.steps = step;
       std::erase_if(memory_[worker.process.worker], [&](const auto& entry) {
         return entry.first.set.step > step;
@@ -555,6 +560,7 @@ void Cluster::RunStep(Generation generation) {
   const bool saves =
       step % options_.checkpoint_interval == 0 ||
       (last && (options_.checkpoint_at_end || step < options_.num_steps));
+  if (saves && FindsFlips(generation, step, members)) return;
   for (size_t i : members) {
     SimulatedWorker& worker = workers_[i];
     if (worker.done) continue;

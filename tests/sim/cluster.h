@@ -39,6 +39,9 @@ struct ClusterOptions {
   int32_t num_rank_hangs = 0;
   int32_t num_wrong_replicas = 0;
   int32_t num_roll_backs = 0;
+  // A bit of a rank's state flips, and soon after another process is killed.
+  // With them, ranks hold the same state and keep it when a generation fails.
+  int32_t num_flips_and_kills = 0;
   int32_t num_coordinator_kills = 0;  // It comes back from its log.
   // The coordinator's host ends or is cut off, and another one goes on with the
   // log (succession_simulation_test.cc has how it gets that).
@@ -100,6 +103,7 @@ class Cluster {
   int32_t num_hung() const { return num_hung_; }
   // Generations that took their state from memory.
   int32_t num_from_memory() const { return num_from_memory_; }
+  int32_t num_differing() const { return num_differing_; }
   // Those that went back to the disk though memory had had a newer set.
   int32_t num_back_to_disk() const { return num_back_to_disk_; }
   // Losses of pairs of hosts while memory had a newer set than the disk.
@@ -128,9 +132,10 @@ class Cluster {
     // Once told to clear it is stuck for ever, and its heartbeats go on.
     bool hangs_when_told = false;
     bool stuck = false;
-    bool hung = false;   // In a step, for ever.
-    Generation seen{};   // Highest it was told of; older is refused.
-    Generation given{};  // The one that it works for.
+    bool hung = false;     // In a step, for ever.
+    bool flipped = false;  // A bit of its state, since that was restored.
+    Generation seen{};     // Highest it was told of; older is refused.
+    Generation given{};    // The one that it works for.
     WorkerPhase phase = WorkerPhase::kIdle;
     bool failed = false;
     int64_t steps = 0;
@@ -182,6 +187,11 @@ class Cluster {
   void HangRandomRank();
   void FindWrongReplica();
   void RollBackSteps();
+  void FlipAndKill();
+  // Compares the replicas before a step is committed. True if some differ; the
+  // generation takes no step then.
+  bool FindsFlips(Generation generation, int64_t step,
+                  const std::vector<size_t>& members);
   void LoseCoordinatorHost();
   void TakeOver();
   // A host but the coordinator's, which is not the only one.
@@ -205,6 +215,11 @@ class Cluster {
   void TakeReplicas(Generation generation, int64_t step);
   void AddReplica(WorkerIdx holder, const HeldReplica& replica);
   void ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner);
+  // Keeps the state of all ranks as this worker has it.
+  void KeepLiveState(const SimulatedWorker& worker);
+  // A flipped part is restored only where one worker alone holds it.
+  void ExpectUnflipped(const ReplicaChoice& choice,
+                       const std::vector<HeldReplica>& held);
   bool IsAtWork(WorkerIdx worker, Generation generation) const;
   int64_t ChooseStep(const BeginGeneration& action);
   int32_t HostOf(WorkerIdx worker) const {
@@ -263,6 +278,8 @@ class Cluster {
   int32_t num_absences_ = 0;
   int32_t num_absences_survived_ = 0;
   int32_t num_from_memory_ = 0;
+  Generation distrusted_{};    // In the log, as LoggedJob has it.
+  int32_t num_differing_ = 0;  // Sets whose holders differed.
   int32_t num_back_to_disk_ = 0;
   int32_t num_pair_losses_ = 0;
   std::optional<EndJob> end_;

@@ -66,4 +66,40 @@ void Cluster::RollBackSteps() {
   Deliver(RollBack{log_.generation, "the loss jumped"});
 }
 
+bool Cluster::FindsFlips(Generation generation, int64_t step,
+                         const std::vector<size_t>& members) {
+  std::vector<WorkerIdx> flipped;
+  for (const size_t i : members) {
+    if (workers_[i].flipped) flipped.push_back(workers_[i].process.worker);
+  }
+  if (flipped.empty()) return false;
+  if (!coordinator_.has_value()) {
+    At(options_.step_s, [this, generation] { RunStep(generation); });
+    return true;
+  }
+  wrong_.insert(generation);
+  distrusted_ = generation;
+  Deliver(ReplicasDiffer{.generation = generation,
+                         .step = step,
+                         .suspects = flipped,
+                         .outvoted = 2 * flipped.size() < members.size(),
+                         .explanation = "replicas differ"});
+  return true;
+}
+
+void Cluster::FlipAndKill() {
+  std::vector<size_t> running;
+  for (const size_t i : Members(log_.generation)) {
+    if (workers_[i].phase == WorkerPhase::kRunning) running.push_back(i);
+  }
+  if (running.size() < 2) return;
+  const size_t flipped = random_() % running.size();
+  const size_t killed =
+      (flipped + 1 + random_() % (running.size() - 1)) % running.size();
+  workers_[running[flipped]].flipped = true;
+  At(Random(0, 3 * options_.step_s), [this, killed = running[killed]] {
+    KillWorker(killed, "killed by signal 9 (Killed)");
+  });
+}
+
 }  // namespace millrace

@@ -118,6 +118,38 @@ int32_t Cluster::NumHostsAway(Generation generation) const {
   return static_cast<int32_t>(away.size());
 }
 
+void Cluster::KeepLiveState(const SimulatedWorker& worker) {
+  if (options_.num_flips_and_kills == 0 ||
+      worker.phase != WorkerPhase::kRunning) {
+    return;
+  }
+  const std::vector<WorkerIdx>& ranks =
+      generation_members_[ToInt(worker.given)];
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const ReplicaPart part = {{worker.given, worker.steps},
+                              Rank{static_cast<int32_t>(rank)}};
+    memory_[worker.process.worker][part] = {
+        .holder = worker.process.worker,
+        .part = part,
+        .num_ranks = static_cast<int32_t>(ranks.size()),
+        .kind = ReplicaKind::kLive,
+        .hash = worker.flipped
+                    ? 1 + static_cast<uint64_t>(ToInt(worker.process.worker))
+                    : 0};
+  }
+}
+
+void Cluster::ExpectUnflipped(const ReplicaChoice& choice,
+                              const std::vector<HeldReplica>& held) {
+  for (const HeldReplica& chosen : choice.parts) {
+    for (const HeldReplica& other : held) {
+      if (other.part == chosen.part && other.hash != chosen.hash) {
+        Violate("restored a part of which another worker holds other bits");
+      }
+    }
+  }
+}
+
 // The state machine has cleared all workers, so all that is held is known.
 int64_t Cluster::ChooseStep(const BeginGeneration& action) {
   const int64_t on_disk = std::max<int64_t>(action.restore_step, 0);
@@ -134,7 +166,20 @@ int64_t Cluster::ChooseStep(const BeginGeneration& action) {
       held.push_back(replica);
     }
   }
+  const std::vector<HeldReplica> all_held = held;
+  const auto leave_out_distrusted = [&] {
+    std::erase_if(held, [&](const HeldReplica& replica) {
+      return replica.part.set.generation <= distrusted_;
+    });
+  };
+  leave_out_distrusted();
+  while (const auto differ = CompareHolders(held)) {
+    ++num_differing_;
+    distrusted_ = differ->set.generation;
+    leave_out_distrusted();
+  }
   const auto choice = ChooseReplicas(held, on_disk, {});
+  if (choice.has_value()) ExpectUnflipped(*choice, all_held);
   std::map<WorkerIdx, std::string> domains;
   for (WorkerIdx worker : action.members) {
     domains[worker] = absl::StrCat(HostOf(worker));

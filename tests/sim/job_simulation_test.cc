@@ -10,35 +10,10 @@
 
 #include "absl/strings/str_join.h"
 #include "tests/sim/cluster.h"
-#include "tests/sweep.h"
+#include "tests/sim/seeds.h"
 
 namespace millrace {
 namespace {
-
-// MILLRACE_SIM_SEED=N replays one seed. MILLRACE_SIM_TIMES=N tries N times as
-// many.
-std::vector<uint64_t> Seeds(uint64_t count) {
-  if (const char* seed = std::getenv("MILLRACE_SIM_SEED")) {
-    return {std::strtoull(seed, nullptr, 10)};
-  }
-  if (const char* times = std::getenv("MILLRACE_SIM_TIMES")) {
-    count *= std::strtoull(times, nullptr, 10);
-  }
-  std::vector<uint64_t> seeds;
-  for (uint64_t seed = 1; seed <= count; seed += SweepStep(13)) {
-    seeds.push_back(seed);
-  }
-  return seeds;
-}
-
-void ExpectFinished(const ClusterOptions& options, const Cluster& cluster) {
-  EXPECT_TRUE(cluster.violations().empty())
-      << absl::StrJoin(cluster.violations(), "\n");
-  ASSERT_TRUE(cluster.end().has_value());
-  EXPECT_EQ(cluster.end()->verdict, Verdict::kFinished)
-      << cluster.end()->reason;
-  EXPECT_EQ(cluster.end()->steps, options.num_steps);
-}
 
 // Goal: without faults a job needs one generation (two with a profile) and
 // commits each checkpoint once. Method: late and repeated messages only.
@@ -291,33 +266,6 @@ TEST(JobSimulationTest, ReplacesWorkersThatHangInClearing) {
     if (testing::Test::HasFailure()) break;
   }
   EXPECT_GT(num_stuck, 100 / SweepStep(13));
-}
-
-// Goal: ranks that hang in a step are killed and replaced, wrong replicas and
-// rolled-back steps go back to the last commit, nothing is committed of a
-// generation whose replicas differed, and the job ends with all its steps.
-// Method: all of it at random moments, while workers and coordinators die.
-TEST(JobSimulationTest, RecoversFromHangsAndWrongNumbers) {
-  int32_t num_hung = 0;
-  for (uint64_t seed : Seeds(2000)) {
-    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
-    const ClusterOptions options = {
-        .seed = seed,
-        .num_agents = 1 + static_cast<int32_t>(seed % 3),
-        .devices_per_agent = 2,
-        .num_steps = 100,
-        .num_worker_kills = static_cast<int32_t>(seed % 2),
-        .num_rank_hangs = static_cast<int32_t>(seed % 4),
-        .num_wrong_replicas = static_cast<int32_t>(seed % 3),
-        .num_roll_backs = static_cast<int32_t>(seed % 2),
-        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0)};
-    Cluster cluster(options);
-    cluster.Run();
-    ExpectFinished(options, cluster);
-    num_hung += cluster.num_hung();
-    if (testing::Test::HasFailure()) break;
-  }
-  EXPECT_GT(num_hung, 500 / SweepStep(13));
 }
 
 // Goal: commits that take long, as on a disk that hangs, change nothing of what

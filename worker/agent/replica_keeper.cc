@@ -96,6 +96,7 @@ protocol::HeldReplicas ReplicaKeeper::Held() const {
     part->set_num_ranks(stored.num_ranks);
     part->set_kind(KindOf(stored.kind));
     part->set_bytes(stored.bytes);
+    part->set_hash(stored.hash);
   }
   return held;
 }

@@ -16,6 +16,8 @@
 #include "base/host_memory.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "fault/manifest.h"
+#include "worker/agent/parameter_hash.h"
 
 namespace millrace {
 namespace {
@@ -40,7 +42,19 @@ struct Header {
   int32_t num_ranks;
   int32_t kind;
   int32_t reserved;
+  uint64_t hash;
 };
+
+// From the checksums that were made when the part was written, so no byte is
+// read for it.
+absl::StatusOr<uint64_t> HashOfPart(absl::string_view entry) {
+  ASSIGN_OR_RETURN(const ManifestFile file, ParsePart(entry));
+  std::vector<std::vector<uint64_t>> checksums;
+  for (const ManifestPiece& piece : file.pieces) {
+    checksums.push_back(piece.checksums);
+  }
+  return HashReplica(checksums);
+}
 
 absl::Status MemoryFileError(absl::string_view doing) {
   const int error = errno;
@@ -104,7 +118,8 @@ absl::Status ReplicaStore::FindParts() {
                     .replica = {.part = part,
                                 .num_ranks = header.num_ranks,
                                 .kind = static_cast<ReplicaKind>(header.kind),
-                                .bytes = header.bytes},
+                                .bytes = header.bytes,
+                                .hash = header.hash},
                     .entry_bytes = header.entry_bytes};
   }
   return absl::OkStatus();
@@ -200,6 +215,7 @@ absl::Status ReplicaStore::Writer::Commit(absl::string_view entry) {
   if (entry_bytes > kMaxEntryBytes) {
     return absl::ResourceExhaustedError("the part's entry is too large");
   }
+  ASSIGN_OR_RETURN(replica_.hash, HashOfPart(entry));
   replica_.bytes = bytes_;
   RETURN_IF_ERROR(store_->WriteAt(slot_ * kSlotBytes + kEntryOffset,
                                   entry.data(), entry_bytes));
@@ -212,7 +228,8 @@ absl::Status ReplicaStore::Writer::Commit(absl::string_view entry) {
                          .rank = ToInt(part.rank),
                          .num_ranks = replica_.num_ranks,
                          .kind = static_cast<int32_t>(replica_.kind),
-                         .reserved = 0};
+                         .reserved = 0,
+                         .hash = replica_.hash};
   std::lock_guard<std::mutex> lock(store_->mutex_);
   if (const auto old = store_->parts_.find(part); old != store_->parts_.end()) {
     store_->FreeSlot(old->second.index);

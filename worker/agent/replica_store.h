@@ -29,6 +29,7 @@ struct StoredReplica {
   int32_t num_ranks = 0;
   ReplicaKind kind = ReplicaKind::kOwn;
   int64_t bytes = 0;  // The part's file, as WriteCheckpointPart() writes it.
+  uint64_t hash = 0;  // HashReplica() of its checksums; Commit() sets it.
 };
 
 // Thread-safe.
@@ -52,7 +53,7 @@ class ReplicaStore {
    public:
     ~Writer();
     absl::Status Append(const void* data, int64_t num_bytes);
-    // `entry` is WriteCheckpointPart()'s.
+    // `entry` is WriteCheckpointPart()'s; DataLoss or InvalidArgument if not.
     absl::Status Commit(absl::string_view entry);
     int64_t bytes() const { return bytes_; }
 

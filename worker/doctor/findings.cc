@@ -32,6 +32,9 @@ constexpr double kMemoryTolerance = 0.1;
 constexpr int64_t kNearSlowdown = 5;     // Degrees.
 constexpr double kClockTolerance = 0.1;  // Seconds.
 constexpr double kUsedGpuShare = 0.05;
+// One object each at the same time is a rough measure.
+constexpr size_t kLeastComparedBuckets = 3;
+constexpr double kSlowBucketShare = 0.5;
 constexpr int64_t kComputeProhibited = 2;
 
 std::string LimitText(int64_t value) {
@@ -40,6 +43,10 @@ std::string LimitText(int64_t value) {
 
 std::string LimitBytesText(int64_t value) {
   return value == kUnlimited ? "unlimited" : FormatBytes(value);
+}
+
+std::string RateText(double bytes_s) {
+  return absl::StrCat(FormatBytes(static_cast<int64_t>(bytes_s)), "/s");
 }
 
 class FindingList {
@@ -250,6 +257,43 @@ void CheckFolders(const ExaminationResult& result, const HostFacts& host,
                                  " free, and the job's checkpoints take ",
                                  FormatBytes(result.needs.checkpoint_bytes),
                                  "; make room, or lower checkpoint.keep"));
+    }
+  }
+}
+
+// The others say what a host's way to the server should give.
+void CheckBuckets(const ExaminationResult& result, FindingList* findings) {
+  const std::vector<size_t> firsts = FirstAgents(result.hosts);
+  std::vector<double> writes;
+  std::vector<double> reads;
+  for (const size_t i : firsts) {
+    for (const BucketFacts& bucket : result.hosts[i].buckets) {
+      if (!bucket.error.empty()) continue;
+      writes.push_back(bucket.write_bytes_s);
+      reads.push_back(bucket.read_bytes_s);
+    }
+  }
+  const bool compares = writes.size() >= kLeastComparedBuckets;
+  for (const size_t i : firsts) {
+    const HostFacts& host = result.hosts[i];
+    for (const BucketFacts& bucket : host.buckets) {
+      const std::string name = absl::StrCat("bucket ", bucket.path, ": ");
+      if (!bucket.error.empty()) {
+        findings->Add(Severity::kFailure, host, name + bucket.error);
+        continue;
+      }
+      const auto compare = [&](const char* does, double rate,
+                               const std::vector<double>& all) {
+        const double usual = MedianOf(all);
+        if (rate >= kSlowBucketShare * usual) return;
+        findings->Add(
+            Severity::kWarning, host,
+            absl::StrCat(name, does, " ", RateText(rate), ", others do ",
+                         RateText(usual), "; see to its way to the server"));
+      };
+      if (!compares) continue;
+      compare("writes", bucket.write_bytes_s, writes);
+      compare("reads", bucket.read_bytes_s, reads);
     }
   }
 }
@@ -502,6 +546,7 @@ std::vector<Finding> FindingsOf(const ExaminationResult& result) {
       CheckGpu(host, k, result.needs.gpus, &findings);
     }
   }
+  CheckBuckets(result, &findings);
   CheckShared(result, &findings);
   CompareTexts(result, &findings);
   CompareNumbers(result, &findings);

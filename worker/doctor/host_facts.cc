@@ -46,6 +46,15 @@ void VisitFolder(Facts& f, Visitor&& visit) {
 }
 
 template <typename Facts, typename Visitor>
+void VisitBucket(Facts& f, Visitor&& visit) {
+  visit("path", f.path);
+  visit("error", f.error);
+  visit("request_s", f.request_s);
+  visit("write_bytes_s", f.write_bytes_s);
+  visit("read_bytes_s", f.read_bytes_s);
+}
+
+template <typename Facts, typename Visitor>
 void VisitGpu(Facts& f, Visitor&& visit) {
   visit("name", f.name);
   visit("memory_bytes", f.memory_bytes);
@@ -202,6 +211,9 @@ Json ToJson(const HostFacts& facts) {
   json["folders"] =
       WriteList(facts.folders,
                 [](const auto& item, FieldWriter w) { VisitFolder(item, w); });
+  json["buckets"] =
+      WriteList(facts.buckets,
+                [](const auto& item, FieldWriter w) { VisitBucket(item, w); });
   json["gpus"] = WriteList(
       facts.gpus, [](const auto& item, FieldWriter w) { VisitGpu(item, w); });
   json["addresses"] =
@@ -223,6 +235,8 @@ absl::StatusOr<HostFacts> HostFactsFromJson(const Json& json) {
   };
   ReadList(list("folders"), "folders", &facts.folders, &wrong_key,
            [](auto& item, FieldReader r) { VisitFolder(item, r); });
+  ReadList(list("buckets"), "buckets", &facts.buckets, &wrong_key,
+           [](auto& item, FieldReader r) { VisitBucket(item, r); });
   ReadList(list("gpus"), "gpus", &facts.gpus, &wrong_key,
            [](auto& item, FieldReader r) { VisitGpu(item, r); });
   ReadList(list("addresses"), "addresses", &facts.addresses, &wrong_key,

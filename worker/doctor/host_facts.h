@@ -37,6 +37,19 @@ struct FolderFacts {
   bool sees_probe = false;
 };
 
+// The object by which a bucket is measured: half a piece of an upload
+// (docs/checkpoint.md), large enough to tell rates.
+inline constexpr int64_t kProbedObjectBytes = int64_t{8} << 20;
+
+// A bucket of checkpoints as this host uses it (bucket_look.h).
+struct BucketFacts {
+  std::string path;          // s3://BUCKET/PREFIX
+  std::string error;         // Why it cannot be used, and what to do; or empty.
+  double request_s = 0;      // Until a small request is answered.
+  double write_bytes_s = 0;  // Of one object over one connection, and back.
+  double read_bytes_s = 0;
+};
+
 // Numbers that the driver does not tell are -1.
 struct GpuFacts {
   std::string name;
@@ -95,6 +108,7 @@ struct HostFacts {
   int64_t processes = 0;
 
   std::vector<FolderFacts> folders;
+  std::vector<BucketFacts> buckets;
   std::vector<GpuFacts> gpus;
   std::string gpu_error;  // Why GPUs cannot be examined or used.
 

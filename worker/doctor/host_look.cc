@@ -10,16 +10,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "coordinator/objects/object_files.h"
 #include "planner/job/job.h"
 #include "planner/job/job_file.h"
+#include "planner/job/object_path.h"
 #include "worker/agent/host_job.h"
 #include "worker/agent/network.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/data/hasher.h"
 #include "worker/data/sources.h"
+#include "worker/doctor/bucket_look.h"
 #include "worker/doctor/gpu_health.h"
 #include "worker/train/starting_weights.h"
 
@@ -28,6 +32,9 @@ namespace {
 
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
+
+// A server that is busy for a moment is no fault; the look has to end.
+constexpr absl::Duration kBucketPatience = absl::Seconds(5);
 
 std::string LookText(const Json& json, const char* key) {
   const auto found = json.find(key);
@@ -145,6 +152,28 @@ absl::Status LookAtData(const DataSpec& data, HostFacts* facts) {
                                           " is not there; copy it"));
 }
 
+// The bucket in which the job keeps its checkpoints, and the one from which it
+// goes on. Agents of one host would only slow each other down.
+void LookAtBuckets(const Json& order, const CheckpointSpec& checkpoint,
+                   const HostShare& share, HostFacts* facts) {
+  if (share.agent_idx > 0) return;
+  const ObjectFilesOptions options = {
+      .place = {.endpoint = checkpoint.endpoint, .region = checkpoint.region},
+      .patience = kBucketPatience};
+  const std::string bucket = LookText(order, "bucket");
+  if (!bucket.empty()) {
+    facts->buckets.push_back(
+        ProbeBucket(options, bucket,
+                    absl::StrCat(LookText(order, "probe"), "-", facts->host)));
+  }
+  if (!IsObjectPath(checkpoint.resume)) return;
+  const absl::Status found = LookForObjects(options, checkpoint.resume);
+  if (!found.ok()) {
+    facts->failures.push_back(
+        absl::StrCat("checkpoint.resume: ", found.message()));
+  }
+}
+
 // Finds what would stop the job on this host.
 void LookAtJob(JobSpec job, const HostShare& share,
                const absl::StatusOr<JobSpec>& own_copy, HostFacts* facts) {
@@ -180,6 +209,7 @@ HostFacts LookAtHost(const Json& order, const HostShare& share,
     if (job.ok()) {
       network = job->network;
       LookAtJob(*job, share, own_copy, &facts);
+      LookAtBuckets(order, job->checkpoint, share, &facts);
     } else {
       facts.failures.push_back(std::string(job.status().message()));
     }

@@ -14,7 +14,8 @@ namespace millrace {
 
 // `order` may have: "several_hosts" (addresses are needed), "job" (the job
 // file's text), "probe" (the name of the probes' files), "folders" (a list of
-// purpose, path, and whether agent 0 wrote a probe there). What is amiss is in
+// purpose, path, and whether agent 0 wrote a probe there), "bucket" (the s3://
+// path where the job keeps checkpoints). What is amiss is in
 // the facts. `own_copy` as in TakeJob() of host_job.h.
 HostFacts LookAtHost(const nlohmann::json& order, const HostShare& share,
                      const absl::StatusOr<JobSpec>& own_copy);

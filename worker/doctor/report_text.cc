@@ -189,6 +189,29 @@ std::string SharedText(const ExaminationResult& result) {
   return text;
 }
 
+std::string BucketTable(const ExaminationResult& result) {
+  std::vector<std::vector<std::string>> rows = {
+      {"host", "writes", "reads", "a request"}};
+  std::string path;
+  const auto rate = [](double bytes_s) {
+    return absl::StrCat(FormatBytes(static_cast<int64_t>(bytes_s)), "/s");
+  };
+  for (const size_t i : FirstAgents(result.hosts)) {
+    const HostFacts& host = result.hosts[i];
+    for (const BucketFacts& bucket : host.buckets) {
+      if (!bucket.error.empty()) continue;
+      path = bucket.path;
+      rows.push_back({host.host, rate(bucket.write_bytes_s),
+                      rate(bucket.read_bytes_s),
+                      FormatSeconds(bucket.request_s)});
+    }
+  }
+  if (path.empty()) return "";
+  return absl::StrCat("bucket ", path, ", an object of ",
+                      FormatBytes(kProbedObjectBytes),
+                      " on each host at the same time:\n", TableText(rows));
+}
+
 std::string CountOf(size_t number, const char* one, const char* many) {
   return absl::StrCat(number, " ", number == 1 ? one : many);
 }
@@ -206,6 +229,9 @@ std::string ReportText(const ExaminationResult& result,
   std::string text = HostTable(result);
   if (const std::string shared = SharedText(result); !shared.empty()) {
     absl::StrAppend(&text, "\n", shared);
+  }
+  if (const std::string buckets = BucketTable(result); !buckets.empty()) {
+    absl::StrAppend(&text, "\n", buckets);
   }
   if (const std::string pairs = PairTable(result); !pairs.empty()) {
     absl::StrAppend(&text, "\n", pairs);

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <bit>
 #include <memory>
 #include <random>
 #include <string>
@@ -273,6 +275,63 @@ TEST(ReplicaExchangeTest, OnePartnerThatIsGoneLeavesTheOtherItsCopy) {
   ASSERT_EQ(own->WaitUntilIdle(aborted), absl::OkStatus());
   EXPECT_THAT(own->TakeError(), testing::HasSubstr(gone_address));
   EXPECT_EQ(other->Held().parts_size(), 1);
+}
+
+// Goal: workers that keep equal bits of a part state equal hashes of it,
+// however they came to keep it, and one flipped bit changes the hash of its
+// part alone. Method: a live part, a snapshot of the same, its partner's copy,
+// and what the next process finds; then each of some elements flips.
+TEST(ReplicaExchangeTest, StatesAHashOfEachPart) {
+  const Layout layout = {.data = 2};
+  std::vector<RankState> state = MakeState(TinyModel(), layout);
+  FillState(state, 1);
+  const std::atomic<bool> aborted = false;
+  const absl::StatusOr<int> fd = ReplicaStore::MakeMemoryFile();
+  ASSERT_TRUE(fd.ok());
+  const auto live = NewKeeper(dup(*fd));
+  for (const RankState& rank : state) {
+    ASSERT_EQ(live->KeepNow(InfoOf(layout, 7), rank.rank, rank.pieces),
+              absl::OkStatus());
+  }
+  const auto snapshots = NewKeeper();
+  const auto partner = NewKeeper();
+  auto snapshot = StateSnapshot::Create(state[0].pieces);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ASSERT_EQ((*snapshot)->CopyFrom(state[0].pieces), absl::OkStatus());
+  ASSERT_EQ(
+      snapshots->Keep({.info = InfoOf(layout, 7),
+                       .rank = Rank{0},
+                       .snapshot = *snapshot,
+                       .partners = {partner->address()},
+                       .client = std::make_shared<ReplicaClient>(kSecretOfJob)},
+                      aborted),
+      absl::OkStatus());
+  ASSERT_EQ(snapshots->WaitUntilIdle(aborted), absl::OkStatus());
+  const protocol::HeldReplicas held = live->Held();
+  ASSERT_EQ(held.parts_size(), 2);
+  EXPECT_NE(held.parts(0).hash(), held.parts(1).hash());
+  for (const auto* other : {snapshots.get(), partner.get()}) {
+    ASSERT_EQ(other->Held().parts_size(), 1);
+    EXPECT_EQ(other->Held().parts(0).hash(), held.parts(0).hash());
+  }
+  EXPECT_EQ(NewKeeper(dup(*fd))->Held().parts(1).hash(), held.parts(1).hash());
+  for (const StatePiece& piece : state[0].pieces) {
+    SCOPED_TRACE(piece.tensor);
+    if (piece.begin == piece.end) continue;
+    float& element = piece.data[(piece.end - piece.begin) / 2];
+    const float whole = element;
+    element = std::bit_cast<float>(std::bit_cast<uint32_t>(whole) ^ 1);
+    const auto flipped = NewKeeper();
+    for (const RankState& rank : state) {
+      ASSERT_EQ(flipped->KeepNow(InfoOf(layout, 7), rank.rank, rank.pieces),
+                absl::OkStatus());
+    }
+    element = whole;
+    EXPECT_EQ(flipped->Held().parts(0).hash() != held.parts(0).hash(),
+              piece.is_owner);
+    EXPECT_EQ(flipped->Held().parts(1).hash(), held.parts(1).hash());
+  }
+  close(*fd);
 }
 
 // Goal: a damaged part is noticed, and one that is not there.

@@ -105,6 +105,39 @@ TEST(FindingsTest, LowerLimitsAreNamedAndHigherOnesAreNot) {
   EXPECT_TRUE(FindingsOf(result).empty());
 }
 
+// Goal: a bucket that cannot be used fails, and a host that is far slower than
+// others is named. Method: three hosts, of which one deviates; all travel as
+// JSON.
+TEST(FindingsTest, BucketsAreUsableAndAboutAsFast) {
+  ExaminationResult result = HealthyHosts(3);
+  for (HostFacts& host : result.hosts) {
+    host.buckets.push_back({.path = "s3://models/run7",
+                            .request_s = 3e-3,
+                            .write_bytes_s = 100e6,
+                            .read_bytes_s = 200e6});
+  }
+  EXPECT_TRUE(FindingsOf(result).empty());
+  EXPECT_TRUE(absl::StrContains(ReportText(result, {}),
+                                "bucket s3://models/run7, an object of 8.00 "
+                                "MiB on each host at the same time:\n"));
+  result.hosts[2].buckets[0].read_bytes_s = 20e6;
+  const Finding slow = OnlyFinding(result);
+  EXPECT_EQ(slow.severity, Severity::kWarning);
+  EXPECT_EQ(slow.host, "node3");
+  EXPECT_TRUE(absl::StrContains(slow.text, "reads 19.1 MiB/s, others do 191 "))
+      << slow.text;
+  result.hosts[2].buckets[0].error = "no credentials; set them";
+  const Finding failed = OnlyFinding(result);
+  EXPECT_EQ(failed.severity, Severity::kFailure);
+  EXPECT_EQ(failed.text, "bucket s3://models/run7: no credentials; set them");
+  const absl::StatusOr<HostFacts> copy =
+      HostFactsFromJson(ToJson(result.hosts[2]));
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  ASSERT_EQ(copy->buckets.size(), 1u);
+  EXPECT_EQ(copy->buckets[0].error, "no credentials; set them");
+  EXPECT_EQ(copy->buckets[0].write_bytes_s, 100e6);
+}
+
 // Goal: a limit that a job of these hosts exceeds fails, though all share it.
 TEST(FindingsTest, TooFewOpenFilesFail) {
   ExaminationResult result = HealthyHosts(2);
