@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "tests/fault/state_fixture.h"
 #include "tests/sweep.h"
 #include "worker/agent/replica_keeper.h"
@@ -184,6 +183,13 @@ TEST(ReplicaStoreTest, NextPartTakesTheMemoryOfTheOneBefore) {
     EXPECT_EQ(fstat(*fd, &status), 0);
     return status.st_blocks;
   };
+  std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+  const auto entry_of = [&](int64_t step) {
+    const auto keeper = NewKeeper();
+    EXPECT_EQ(keeper->KeepNow(InfoOf(Layout{}, step), Rank{0}, state[0].pieces),
+              absl::OkStatus());
+    return *keeper->store().Entry({{Generation{1}, step}, Rank{0}});
+  };
   std::mt19937 random(7);
   const auto add = [&](int64_t step, int32_t rank, size_t num_bytes) {
     std::string bytes(num_bytes, '\0');
@@ -193,14 +199,20 @@ TEST(ReplicaStoreTest, NextPartTakesTheMemoryOfTheOneBefore) {
     auto writer = (*store)->Begin({.part = part, .num_ranks = 2});
     ASSERT_TRUE(writer.ok()) << writer.status();
     ASSERT_EQ((*writer)->Append(bytes.data(), num_bytes), absl::OkStatus());
-    ASSERT_EQ((*writer)->Commit(absl::StrCat("entry ", step)),
-              absl::OkStatus());
+    const std::string entry = entry_of(step);
+    ASSERT_EQ((*writer)->Commit(entry), absl::OkStatus());
     std::string read(num_bytes, '\0');
     ASSERT_EQ((*store)->Read(part, 0, num_bytes, read.data()),
               absl::OkStatus());
     EXPECT_EQ(read, bytes);
-    EXPECT_EQ(*(*store)->Entry(part), absl::StrCat("entry ", step));
+    EXPECT_EQ(*(*store)->Entry(part), entry);
   };
+  {
+    auto writer = (*store)->Begin({.part = {{Generation{1}, 1}, Rank{0}}});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_FALSE((*writer)->Commit("no entry").ok());
+  }
+  EXPECT_TRUE((*store)->List().empty());
   constexpr size_t kBytes = 1 << 20;
   for (int64_t step = 2; step <= 6; step += 2) {
     add(step, 0, kBytes);
