@@ -219,7 +219,6 @@ void JobRunner::OnCommitEnd(Commit& commit, const CommitOutcome& outcome) {
     waited_s = std::max(waited_s, part.waited_s);
     written_s = std::max(written_s, part.written_s);
   }
-  last_write_s_ = written_s;
   const std::optional<SnapshotPlan>& predicted = plan_->snapshots;
   checkpoint_cost_ = {
       .stall_s = waited_s + (predicted.has_value() ? predicted->stall_s : 0),

@@ -511,6 +511,11 @@ void JobRunner::OnFinished(WorkerIdx worker, Rank rank,
                            const protocol::ToCoordinator& message) {
   if (Generation{message.generation()} != state_->generation()) return;
   const protocol::WorkerFinished& finished = message.worker_finished();
+  if (finished.paused()) {
+    Handle(WorkerPaused{worker, Generation{message.generation()},
+                        finished.kept()});
+    return;
+  }
   if (finished.has_parameter_hash()) {
     parameter_hashes_[rank] = finished.parameter_hash();
   }

@@ -429,14 +429,14 @@ void JobRunner::OnGrowthPlan(
   const double then_s = (*plan)->prediction.step_time_s;
   const int64_t steps_left = job_.training.num_steps - output_->last_step();
   const double gained_s = static_cast<double>(steps_left) * (now_s - then_s);
-  const double cost_s = last_recovery_s_ + last_write_s_;
+  const double cost_s = last_recovery_s_;
   const bool is_worthwhile =
       gained_s > cost_s || job_.fault.take_in_hosts == "always";
   progress_->Line(absl::StrCat(
       "with all hosts a step would take ", FormatSeconds(then_s), ", not ",
       FormatSeconds(now_s), ": ", FormatSeconds(gained_s), " over the ",
       steps_left, " steps left, at a cost of ", FormatSeconds(cost_s),
-      is_worthwhile ? "; taking them in after a checkpoint"
+      is_worthwhile ? "; taking them in with the state in memory"
                     : "; going on without them"));
   Handle(GrowthWeighed{generation, is_worthwhile});
 }

@@ -270,6 +270,7 @@ void JobRunner::Do(const RecordGeneration& action) {
   parameter_hashes_.clear();
   if (began_training_ && !recovery_began_s_.has_value()) {
     recovery_began_s_ = output_->SecondsSinceStart();
+    recovers_from_pause_ = state_->was_paused();
   }
 }
 
@@ -285,6 +286,13 @@ void JobRunner::Do(const TellWorkersToStop&) {
   protocol::FromCoordinator message;
   message.set_generation(ToInt(state_->generation()));
   message.mutable_stop_training();
+  SendToWorkers(message);
+}
+
+void JobRunner::Do(const TellWorkersToPause&) {
+  protocol::FromCoordinator message;
+  message.set_generation(ToInt(state_->generation()));
+  message.mutable_stop_training()->set_pause(true);
   SendToWorkers(message);
 }
 
@@ -306,11 +314,12 @@ void JobRunner::Do(const Report& action) {
       const double seconds = now_s - *recovery_began_s_;
       output_->AddRecovery(seconds);
       last_recovery_s_ = seconds;
-      ++num_failures_;
+      num_failures_ += !recovers_from_pause_;
       detail = absl::StrCat("again after ", FormatSeconds(seconds));
-      progress_->Line(absl::StrCat("training again from step ", action.step,
-                                   ", ", FormatSeconds(seconds),
-                                   " after the failure"));
+      progress_->Line(
+          absl::StrCat("training again from step ", action.step, ", ",
+                       FormatSeconds(seconds), " after the ",
+                       recovers_from_pause_ ? "last step" : "failure"));
     }
     ReportSource(action.step);
     if (plan_.has_value()) TellOfStandbys(plan_->keeps_standbys);

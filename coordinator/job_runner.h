@@ -207,6 +207,7 @@ class JobRunner {
   void AbandonParts(int64_t step);
   void FailCommit(const CommitStep& action, const std::string& reason);
   void Do(const TellWorkersToStop&);
+  void Do(const TellWorkersToPause&);
   void Do(const Report& action);
   void Do(const EndJob& action);
   void OnTick();
@@ -520,8 +521,8 @@ class JobRunner {
 
   bool began_training_ = false;
   std::optional<double> recovery_began_s_;
+  bool recovers_from_pause_ = false;  // Not from a failure.
   double last_recovery_s_ = 0;
-  double last_write_s_ = 0;         // Of a checkpoint.
   int32_t num_failures_ = 0;        // After which training went on.
   CheckpointCost checkpoint_cost_;  // Of the newest; measured or not.
   int64_t interval_steps_ = 0;      // Of checkpoints; 0: none, not known.

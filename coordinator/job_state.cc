@@ -196,7 +196,7 @@ void JobState::BecomeComplete() {
     FinishRejoining();
     return;
   }
-  if (stop_requested_ && committed_step_ < 0) {  // There is nothing to keep.
+  if (stop_requested_ && !HasStateToKeep()) {
     End(requeue_ ? Verdict::kRequeued : Verdict::kStopped, ReasonOfEarlyStop());
     return;
   }
@@ -377,7 +377,8 @@ void JobState::On(const GrowthWeighed& event) {
   }
   actions_.emplace_back(Report{.event = "taking_in_hosts"});
   StartReturned();
-  actions_.emplace_back(TellWorkersToStop{});
+  pauses_ = true;
+  actions_.emplace_back(TellWorkersToPause{});
 }
 
 void JobState::StartReturned() {
@@ -420,6 +421,8 @@ void JobState::EndGeneration() {
   done_stopped_ = false;
   done_saved_ = false;
   weighs_growth_ = false;
+  pauses_ = false;
+  paused_.clear();
   actions_.emplace_back(RecordGeneration{generation_});
   TellToClear();
 }
@@ -542,6 +545,7 @@ void JobState::FinishRejoining() {
   if (stop_requested_) actions_.emplace_back(TellWorkersToStop{});
   ConsiderGrowth();
   FinishIfDone();
+  EndPauseIfAllStopped();
 }
 
 }  // namespace millrace

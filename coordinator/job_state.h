@@ -14,10 +14,10 @@
 //
 // A host that is lost while the job has a plan is left out: the others plan
 // anew for the devices that remain and go on. A host that comes back is taken
-// in again once that pays: its processes start, training stops with a
-// checkpoint, all plan, and go on from there. The agent of the coordinator's
-// host is the exception; without it there is no coordinator. Another host's may
-// go on as its successor.
+// in again once that pays: its processes start, training pauses with its state
+// in memory, or else stops with a checkpoint, all plan, and go on from there.
+// The agent of the coordinator's host is the exception; without it there is no
+// coordinator. Another host's may go on as its successor.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_
@@ -174,6 +174,13 @@ struct WorkerDone {
   bool stopped;
   bool saved;  // A checkpoint of these steps was written, or restored.
 };
+// It has stopped after a step, before the job's last, and waits for AbortOlder
+// or TellWorkersToStop.
+struct WorkerPaused {
+  WorkerIdx worker;
+  Generation generation;
+  bool kept;  // Its part of the state of that step is in memory.
+};
 struct StopRequested {
   bool now;
   bool requeue = false;  // The job is to be started again.
@@ -186,7 +193,7 @@ using JobEvent = std::variant<
     WorkerJoined, WorkerHeard, WorkerCleared, WorkerDead, WorkerRunning,
     WorkerFailed, RanksHang, ReplicasDiffer, RollBack, ReplaceWorker,
     TrainingHopeless, PartWritten, StepCommitted, CommitFailed, RestoredEarlier,
-    NothingToRestore, WorkerDone, StopRequested, Tick>;
+    NothingToRestore, WorkerDone, WorkerPaused, StopRequested, Tick>;
 
 // Actions. --------------------------------------------------------------------
 
@@ -242,6 +249,9 @@ struct GiveUpCommits {
   std::string reason;
 };
 struct TellWorkersToStop {};
+// After the step under way each puts its part of the state into memory. Answer
+// with WorkerPaused.
+struct TellWorkersToPause {};
 // For the events file and the people who read it; see docs/run_directory.md.
 struct Report {
   std::string event = "";
@@ -271,7 +281,7 @@ using JobAction =
     std::variant<MakePlan, AbandonPlan, WeighGrowth, LeaveOut,
                  StartWorkerProcess, KillWorkerProcess, RecordGeneration,
                  AbortOlder, BeginGeneration, CommitStep, GiveUpCommits,
-                 TellWorkersToStop, Report, EndJob>;
+                 TellWorkersToStop, TellWorkersToPause, Report, EndJob>;
 
 // The machine. ----------------------------------------------------------------
 
@@ -333,6 +343,9 @@ class JobState {
   Phase phase() const { return phase_; }
   Generation generation() const { return generation_; }
   int64_t committed_step() const { return committed_step_; }
+  // The generation that comes begins with the state that the one before left in
+  // memory when it paused.
+  bool was_paused() const { return was_paused_; }
   int32_t AgentOf(WorkerIdx worker) const;     // -1: of none.
   std::string HostOf(WorkerIdx worker) const;  // Empty: of no agent.
   bool HasSeveralHosts() const;
@@ -408,6 +421,7 @@ class JobState {
   void On(const RestoredEarlier& event);
   void On(const NothingToRestore& event);
   void On(const WorkerDone& event);
+  void On(const WorkerPaused& event);
   void On(const StopRequested& event);
   void On(const Tick& event);
 
@@ -424,6 +438,10 @@ class JobState {
   void BeginIfAllCleared();
   void FinishRejoining();
   void FinishIfDone();
+  // Goes on once no rank trains any more and some have paused.
+  void EndPauseIfAllStopped();
+  // The generation that comes has a state to begin with.
+  bool HasStateToKeep() const { return committed_step_ >= 0 || was_paused_; }
   void OnCommitAnswer(Generation generation, int64_t step);
   void GiveUpCommitsFor(const std::string& reason);
   void CheckSilence();
@@ -491,6 +509,9 @@ class JobState {
   bool gives_up_commits_ = false;  // Asked for; reset with the last answer.
   std::string refusal_;            // Why the hosts that are left cannot go on.
   bool plan_is_late_ = false;      // A host was lost since it was asked for.
+  // Memory has the state of the generation that paused, and none has begun to
+  // train since.
+  bool was_paused_ = false;
 
   // The fields below belong to the current generation.
   std::set<WorkerIdx> running_;
@@ -501,7 +522,9 @@ class JobState {
   int64_t done_steps_ = -1;
   bool done_stopped_ = false;
   bool done_saved_ = false;
-  bool weighs_growth_ = false;  // Asked for an answer, or answered.
+  bool weighs_growth_ = false;        // Asked for an answer, or answered.
+  bool pauses_ = false;               // Its workers were told to pause.
+  std::map<WorkerIdx, bool> paused_;  // Whether it has kept its state.
 };
 
 }  // namespace millrace

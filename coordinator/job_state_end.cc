@@ -33,6 +33,7 @@ void JobState::OnCommitAnswer(Generation generation, int64_t step) {
   if (!committing_.empty()) return;
   gives_up_commits_ = false;
   BeginIfAllCleared();
+  EndPauseIfAllStopped();
 }
 
 void JobState::GiveUpCommitsFor(const std::string& reason) {
@@ -82,6 +83,33 @@ void JobState::On(const WorkerDone& event) {
   done_stopped_ = event.stopped;
   done_saved_ = event.saved;
   FinishIfDone();
+  EndPauseIfAllStopped();
+}
+
+void JobState::On(const WorkerPaused& event) {
+  if (event.generation != generation_ || !IsActive(event.worker)) return;
+  paused_[event.worker] = event.kept;
+  EndPauseIfAllStopped();
+}
+
+void JobState::EndPauseIfAllStopped() {
+  if (phase_ != Phase::kTraining || paused_.empty() || !committing_.empty()) {
+    return;
+  }
+  bool all_kept = true;
+  for (WorkerIdx worker : members_) {
+    const auto paused = paused_.find(worker);
+    if (paused == paused_.end() && !done_.contains(worker)) return;
+    all_kept = all_kept && paused != paused_.end() && paused->second;
+  }
+  if (static_cast<int32_t>(done_.size()) == NumMembers()) return;
+  if (all_kept && !stop_requested_) {
+    was_paused_ = true;
+    Regroup();
+  } else {
+    // The state goes on in a checkpoint.
+    actions_.emplace_back(TellWorkersToStop{});
+  }
 }
 
 void JobState::FinishIfDone() {
@@ -141,8 +169,7 @@ void JobState::On(const StopRequested& event) {
       break;
     case Phase::kStarting:
     case Phase::kPlanning:
-      // Without a checkpoint there is nothing to keep.
-      if (purpose_ == Purpose::kTrain && committed_step_ >= 0) break;
+      if (purpose_ == Purpose::kTrain && HasStateToKeep()) break;
       End(before_training, ReasonOfEarlyStop());
       break;
     case Phase::kTraining:

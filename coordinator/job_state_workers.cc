@@ -75,6 +75,9 @@ void JobState::On(const WorkerJoined& event) {
         Recover(event.process.worker, " lost its connection and its orders");
       } else if (stop_requested_) {
         actions_.emplace_back(TellWorkersToStop{});
+      } else {
+        if (pauses_) actions_.emplace_back(TellWorkersToPause{});
+        EndPauseIfAllStopped();
       }
       break;
     default:
@@ -150,6 +153,7 @@ void JobState::On(const WorkerRunning& event) {
   if (!running_.insert(event.worker).second) return;
   if (static_cast<int32_t>(running_.size()) == NumMembers()) {
     has_trained_ = true;
+    was_paused_ = false;
     // The generation before has left more than the one before that.
     if (event.completed_steps > most_restored_) restarts_ = 0;
     most_restored_ = std::max(most_restored_, event.completed_steps);

@@ -317,8 +317,8 @@ const JobKey kOtherKeys[] = {
             "and take it in again when it comes back (docs/cluster.md).",
      .range = {1, kMaximumInt32}},
     {KEY(fault.take_in_hosts),
-     .doc = "Whether a host that comes back is taken in, after a checkpoint: "
-            "auto, if the steps that are left gain more than the change costs.",
+     .doc = "Whether a host that comes back is taken in: auto, if the steps "
+            "that are left gain more than the change costs.",
      .choices = "auto|always|never"},
     {KEY(fault.coordinator_replicas),
      .doc = "Agents that keep the coordinator's log, so that it survives the "

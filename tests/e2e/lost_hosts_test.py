@@ -346,13 +346,15 @@ class LostHostsTest(unittest.TestCase):
                            " ip -6 addr add fd77::1/64 dev eth0 nodad"], check=True)
         self.assert_undisturbed(curve)
 
-    # Goal: a host whose network is cut is left out, and taken in again when it is back, after a
-    # checkpoint, so that no step is trained twice then; its processes of before, which still
-    # ran, do no harm. Method: cut one host off until the others go on; then reconnect it. A
-    # second host that ends has another agent in its place.
+    # Goal: a host whose network is cut is left out, and taken in again when it is back, from
+    # memory and without any checkpoint, so that no step is trained twice then; its processes of
+    # before, which still ran, do no harm. Method: cut one host off until the others go on; then
+    # reconnect it. A second host that ends has another agent in its place. Under ZeRO 1 each
+    # rank alone holds its slices.
     def test_takes_in_hosts_that_return(self):
-        job = self.write_job(steps=4000, take_in_hosts="always",
-                             layout="{pipeline: 1, tensor: 1, zero: 0}")
+        job = self.write_job(steps=4000, take_in_hosts="always", checkpoints=False,
+                             layout="{pipeline: 1, tensor: 1, zero: 1, data_groups: 1}",
+                             fault=", replica_interval_steps: 1")
         first, others = self.start(job)
         self.wait_until("steps", lambda: self.step() > 25)
         self.hosts.run(2, ["ip", "link", "set", "eth0", "down"], check=True)
@@ -378,7 +380,7 @@ class LostHostsTest(unittest.TestCase):
         plans = [int(re.match(r"pipeline 1 x data (\d+)", event["detail"])[1])
                  for event in self.events("planned")]
         self.assertEqual(plans, [8, 4, 8, 4, 8])
-        self.assertIn("taking them in after a checkpoint", output)
+        self.assertIn("taking them in with the state in memory", output)
         self.assertEqual(sorted(self.curve()), list(range(1, max(self.curve()) + 1)))
         # Steps trained twice follow from a loss, none from a return.
         generations = {}
@@ -389,6 +391,31 @@ class LostHostsTest(unittest.TestCase):
         for generation in grown:
             after = min(g for g in generations if g > generation)
             self.assertEqual(generations[after][0], generations[generation][-1] + 1)
+            restored, = (event for event in self.events("restored") if event["generation"] == after)
+            self.assertRegex(restored["detail"], r"^from memory .*by live state.*, 0 steps trained")
+        stopped = self.events("stop_requested")[0]
+        for event in self.events("checkpoint_committed"):
+            self.assertGreaterEqual(event["step"], self.step(), stopped)
+
+    # Goal: a host that is lost and comes back changes no loss: they are those of the undisturbed
+    # job. Method: a host ends, an agent comes to it at once, and no checkpoint is written.
+    def test_returned_hosts_change_no_loss(self):
+        job = self.write_job(NUM_STEPS, take_in_hosts="always", checkpoints=False,
+                             layout="{pipeline: 1, tensor: 1, zero: 1, data_groups: 1}",
+                             fault=", replica_interval_steps: 1")
+        first, others = self.start(job)
+        self.wait_until("steps", lambda: self.step() > 30)
+        self.kill_host(3)
+        self.wait_until("the loss", lambda: self.events("host_lost"))
+        others[3] = self.start_agent(3, "--join", FIRST[3])
+        output = self.end(first)
+        for process in others.values():
+            self.end(process)
+        self.assertIn("taking them in with the state in memory", output)
+        self.assertEqual(len(self.events("planned")), 3)
+        self.assertEqual([again for _, again in self.restored()][1:], [0])
+        self.assertEqual(self.events("checkpoint_committed"), [])
+        self.assert_undisturbed(self.curve())
 
     # Goal: hosts that cannot go on without another wait for it, say why, and end with that
     # reason when it stays away. Method: a job that asks for eight ranks.

@@ -272,7 +272,7 @@ void Cluster::Clear(size_t worker_idx, Generation generation) {
     KeepLiveState(worker);
     worker.phase = WorkerPhase::kIdle;
     worker.unacknowledged.clear();
-    worker.done = false;
+    worker.done = worker.paused = false;
   }
   PostFromWorker(worker_idx, WorkerCleared{worker.process, generation});
 }
@@ -307,8 +307,8 @@ void Cluster::Do(const BeginGeneration& action) {
       }
       worker.seen = worker.given = action.generation;
       worker.phase = WorkerPhase::kStarting;
-      worker.failed = worker.done = worker.vote_to_stop = false;
-      worker.flipped = false;
+      worker.failed = worker.done = worker.paused = false;
+      worker.vote_to_stop = worker.vote_to_pause = worker.flipped = false;
       worker.steps = step;
       std::erase_if(memory_[worker.process.worker], [&](const auto& entry) {
         return entry.first.set.step > step;
@@ -398,6 +398,12 @@ void Cluster::Do(const TellWorkersToStop&) {
   // Never before a BeginGeneration sent earlier: connections keep the order.
   At(0.06, [this] {
     for (SimulatedWorker& worker : workers_) worker.vote_to_stop = true;
+  });
+}
+
+void Cluster::Do(const TellWorkersToPause&) {
+  At(0.06, [this] {
+    for (SimulatedWorker& worker : workers_) worker.vote_to_pause = true;
   });
 }
 
@@ -531,9 +537,11 @@ void Cluster::RunStep(Generation generation) {
     return;  // The copies of the last set are on their way.
   }
   bool stop = false;
+  bool paused = false;
   bool may_step = true;
   for (size_t i : members) {
     stop = stop || workers_[i].vote_to_stop;
+    paused = paused || workers_[i].paused;
     may_step = may_step && workers_[i].phase == WorkerPhase::kRunning;
     if (workers_[i].steps != workers_[members.front()].steps) {
       Violate("ranks of one generation are at different steps");
@@ -554,8 +562,15 @@ void Cluster::RunStep(Generation generation) {
     At(StepSeconds(generation), [this, generation] { RunStep(generation); });
     return;
   }
-  const int64_t step =
-      std::min(workers_[members.front()].steps + 1, options_.num_steps);
+  if (paused && !stop) {
+    At(kPollS, [this, generation] { RunStep(generation); });
+    return;
+  }
+  const int64_t step = std::min(begun + (paused ? 0 : 1), options_.num_steps);
+  bool pauses = false;
+  for (size_t i : members) {
+    pauses = pauses || (workers_[i].vote_to_pause && !paused);
+  }
   const bool last = stop || step == options_.num_steps;
   const bool saves =
       step % options_.checkpoint_interval == 0 ||
@@ -577,6 +592,11 @@ void Cluster::RunStep(Generation generation) {
     }
   }
   if (last) return;
+  if (pauses) {
+    Pause(generation, step);
+    At(kPollS, [this, generation] { RunStep(generation); });
+    return;
+  }
   if (interval > 0 && step % interval == 0) TakeReplicas(generation, step);
   At(StepSeconds(generation), [this, generation] { RunStep(generation); });
 }

@@ -59,6 +59,8 @@ struct ClusterOptions {
   // Steps between copies of the state in memory; 0: none.
   int64_t replica_interval = 0;
   int32_t replica_partners = 1;  // Of each rank, for these copies.
+  // That a rank which pauses has no memory for its state.
+  double unkept_probability = 0;
   // A host and that of its ranks' first partners that end at one moment.
   // Neither is the coordinator's.
   int32_t num_pair_losses = 0;
@@ -106,6 +108,8 @@ class Cluster {
   int32_t num_differing() const { return num_differing_; }
   // Those that went back to the disk though memory had had a newer set.
   int32_t num_back_to_disk() const { return num_back_to_disk_; }
+  // Pauses for hosts that came back.
+  int32_t num_pauses() const { return num_pauses_; }
   // Losses of pairs of hosts while memory had a newer set than the disk.
   int32_t num_pair_losses() const { return num_pair_losses_; }
   // Ranks of the last generation that began.
@@ -140,6 +144,8 @@ class Cluster {
     bool failed = false;
     int64_t steps = 0;
     bool vote_to_stop = false;
+    bool vote_to_pause = false;
+    bool paused = false;
     bool done = false;
     std::vector<JobEvent> unacknowledged;
   };
@@ -171,6 +177,7 @@ class Cluster {
   void Do(const GiveUpCommits& action);
   void WriteCommit(const CommitStep& action);
   void Do(const TellWorkersToStop&);
+  void Do(const TellWorkersToPause&);
   void Do(const Report& action);
   void Do(const EndJob& action);
 
@@ -213,6 +220,8 @@ class Cluster {
   // Copies in memory, as worker/agent/replica_keeper.h keeps them. A worker's
   // outlive its processes, and end with its host.
   void TakeReplicas(Generation generation, int64_t step);
+  // All ranks have stopped after `step`, put their state into memory and wait.
+  void Pause(Generation generation, int64_t step);
   void AddReplica(WorkerIdx holder, const HeldReplica& replica);
   void ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner);
   // Keeps the state of all ranks as this worker has it.
@@ -281,6 +290,7 @@ class Cluster {
   Generation distrusted_{};    // In the log, as LoggedJob has it.
   int32_t num_differing_ = 0;  // Sets whose holders differed.
   int32_t num_back_to_disk_ = 0;
+  int32_t num_pauses_ = 0;
   int32_t num_pair_losses_ = 0;
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;

@@ -69,6 +69,34 @@ void Cluster::TakeReplicas(Generation generation, int64_t step) {
   }
 }
 
+void Cluster::Pause(Generation generation, int64_t step) {
+  const std::vector<WorkerIdx>& ranks = generation_members_[ToInt(generation)];
+  bool all_kept = true;
+  for (size_t i : Members(generation)) {
+    SimulatedWorker& worker = workers_[i];
+    const auto rank =
+        std::find(ranks.begin(), ranks.end(), worker.process.worker) -
+        ranks.begin();
+    const bool kept = Random(0, 1) >= options_.unkept_probability;
+    all_kept = all_kept && kept;
+    worker.paused = true;
+    if (kept) {
+      const HeldReplica replica = {
+          .holder = worker.process.worker,
+          .part = {{generation, step}, Rank{static_cast<int32_t>(rank)}},
+          .num_ranks = static_cast<int32_t>(ranks.size()),
+          .kind = ReplicaKind::kLive};
+      memory_[replica.holder][replica.part] = replica;
+    }
+    PostFromWorker(i, WorkerPaused{worker.process.worker, generation, kept});
+  }
+  if (!all_kept) return;
+  ++num_pauses_;
+  whole_ = {generation, step};
+  num_absences_ = NumHostsAway(generation);
+  num_absences_survived_ = 0;
+}
+
 void Cluster::ArriveAtPartner(const HeldReplica& replica, WorkerIdx partner) {
   const Generation generation = replica.part.set.generation;
   const WorkerIdx sender =
@@ -187,7 +215,7 @@ int64_t Cluster::ChooseStep(const BeginGeneration& action) {
   renews_ = !choice.has_value() || NeedsNewCopies(held, choice->set, domains,
                                                   options_.replica_partners);
   // It is held as a set is that has just arrived everywhere.
-  if (!renews_ && choice->set == whole_) {
+  if (options_.replica_interval > 0 && !renews_ && choice->set == whole_) {
     num_absences_ = NumHostsAway(action.generation);
     num_absences_survived_ = NumAbsencesSurvived(action.members);
   }

@@ -9,8 +9,11 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "coordinator/job_state.h"
+#include "tests/sim/cluster.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -63,7 +66,7 @@ TEST(JobStateTest, StartsProcessesOfReturnedHostsBeforeOthersStop) {
   EXPECT_EQ(starts[0], started);
   EXPECT_EQ(state.phase(), JobState::Phase::kTraining);
   handle(WorkerJoined{started, Generation{}, WorkerPhase::kIdle});
-  handle(WorkerDone{WorkerIdx{0}, shrunk, 6, /*stopped=*/true, false});
+  handle(WorkerPaused{WorkerIdx{0}, shrunk, /*kept=*/true});
   handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}});
   handle(WorkerCleared{{WorkerIdx{0}, 1}, state.generation()});
   handle(WorkerCleared{started, state.generation()});
@@ -71,6 +74,51 @@ TEST(JobStateTest, StartsProcessesOfReturnedHostsBeforeOthersStop) {
   ASSERT_TRUE(begun.has_value());
   EXPECT_EQ(begun->members.size(), 2u);
   EXPECT_EQ(begun->generation, state.generation());
+}
+
+// Goal: a stop that is asked for while the job plans with a host that came back
+// loses nothing: the state is in memory, and goes into a checkpoint. Without
+// memory for it the ranks write one at once. Method: a job without commits
+// pauses, once with its state kept and once without, and is to stop then.
+TEST(JobStateTest, StopsAfterAPauseWithACheckpoint) {
+  for (const bool kept : {true, false}) {
+    SCOPED_TRACE(kept);
+    absl::Time now = absl::UnixEpoch();
+    JobState state({.num_agents = 2},
+                   {.generation = Generation{3},
+                    .members = {WorkerIdx{0}},
+                    .devices_by_agent = {1, 1}},
+                   now);
+    int num_pauses = 0, num_stops = 0, num_ends = 0;
+    const auto handle = [&](const JobEvent& event) {
+      for (const JobAction& action : state.Handle(event, now)) {
+        num_pauses += std::holds_alternative<TellWorkersToPause>(action);
+        num_stops += std::holds_alternative<TellWorkersToStop>(action);
+        num_ends += std::holds_alternative<EndJob>(action);
+      }
+    };
+    const ProcessId alive = {WorkerIdx{0}, 2};
+    handle(AgentJoined{.agent_idx = 0,
+                       .num_devices = 1,
+                       .data_ready = true,
+                       .live_workers = {alive}});
+    handle(WorkerJoined{alive, Generation{3}, WorkerPhase::kRunning});
+    handle(AgentJoined{.agent_idx = 1, .num_devices = 1, .data_ready = true});
+    handle(GrowthWeighed{Generation{3}, true});
+    EXPECT_EQ(num_pauses, 1);
+    handle(WorkerPaused{WorkerIdx{0}, Generation{3}, kept});
+    if (kept) {
+      EXPECT_EQ(state.phase(), JobState::Phase::kPlanning);
+      handle(StopRequested{});
+      handle(PlanMade{{WorkerIdx{0}}});
+      handle(WorkerCleared{alive, state.generation()});
+      handle(WorkerJoined{
+          {WorkerIdx{1}, 3}, Generation{}, WorkerPhase::kIdle});  // Started.
+    }
+    EXPECT_EQ(state.phase(), JobState::Phase::kTraining);
+    EXPECT_EQ(num_stops, 1);
+    EXPECT_EQ(num_ends, 0);
+  }
 }
 
 // Goal: a worker whose process died while the coordinator was away is started
@@ -164,6 +212,47 @@ TEST(JobStateTest, AbandonsThePlanOfHostsThatAreLostMeanwhile) {
   EXPECT_EQ(num_plans, 3);
   EXPECT_EQ(state.Workers(), std::vector<WorkerIdx>{WorkerIdx{0}});
   EXPECT_EQ(num_abandoned, 1);
+}
+
+// Goal: hosts that come back cost no step, whether memory takes the state or
+// not: a job without checkpoints goes on with the step after the pause, and one
+// rank without memory makes all write a checkpoint. Method: hosts end and come
+// back, at any moment, also while all pause; ranks have memory or not.
+TEST(ReturnedHostTest, TakesInHostsWithoutLosingAStep) {
+  int64_t num_pauses = 0;
+  int64_t num_commits = 0;
+  int64_t num_seeds = 0;
+  for (uint64_t seed = 1; seed <= 1000; seed += SweepStep(13)) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ++num_seeds;
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 2 + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 1 + static_cast<int32_t>(seed % 2),
+        .num_steps = 200,
+        .checkpoint_interval = 1000,
+        .checkpoint_at_end = false,
+        .num_worker_kills = static_cast<int32_t>(seed % 2),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 3),
+        .num_host_losses = 1 + static_cast<int32_t>(seed % 3),
+        .most_absent_s = 5,
+        .return_probability = 1,
+        .replica_interval = static_cast<int64_t>(seed % 4),
+        .unkept_probability = seed % 2 == 0 ? 0 : 0.2};
+    Cluster cluster(options);
+    cluster.Run();
+    ASSERT_TRUE(cluster.violations().empty())
+        << absl::StrJoin(cluster.violations(), "\n");
+    ASSERT_TRUE(cluster.end().has_value());
+    EXPECT_EQ(cluster.end()->verdict, Verdict::kFinished)
+        << cluster.end()->reason;
+    ASSERT_EQ(cluster.end()->steps, options.num_steps);
+    num_pauses += cluster.num_pauses();
+    EXPECT_TRUE(cluster.num_commits() == 0 || options.unkept_probability > 0);
+    num_commits += cluster.num_commits();
+  }
+  EXPECT_GT(num_pauses, num_seeds / 2);
+  EXPECT_GT(num_commits, num_seeds / 20);
 }
 
 }  // namespace

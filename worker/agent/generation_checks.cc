@@ -37,7 +37,7 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
   CheckedStep checked;
   ASSIGN_OR_RETURN(checked,
                    trainer_->RepeatStep(
-                       {.vote_to_stop = stop_requested_, .measure = false}));
+                       {.vote_to_stop = votes_to_stop(), .measure = false}));
   protocol::ToCoordinator message = NewMessage();
   protocol::BadStep* bad = message.mutable_bad_step();
   bad->set_step(result->step);

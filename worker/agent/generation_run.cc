@@ -128,7 +128,7 @@ void GenerationRun::Run(absl::Status status) {
     trainer = std::move(trainer_);
   }
   // Here, so that a device that hangs is noticed by who waits for the end.
-  if (!status.ok() && running_ && trainer != nullptr) {
+  if (!status.ok() && running_ && !is_kept_ && trainer != nullptr) {
     KeepStateOfFailure(*job, *trainer);
   }
   begun_checkpoint_.reset();
@@ -448,7 +448,7 @@ absl::Status GenerationRun::TakeStep(const JobSpec& job) {
                                                    : RankActivity::kStepping;
   const auto run = [&] {
     return trainer_->RunStep(
-        {.vote_to_stop = stop_requested_, .measure = SendsTimelineOf(step)});
+        {.vote_to_stop = votes_to_stop(), .measure = SendsTimelineOf(step)});
   };
   ASSIGN_OR_RETURN(result_, run());
   if (!result_.has_value() || result_->finite) return absl::OkStatus();
@@ -520,6 +520,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   RETURN_IF_ERROR(FinishHash(trainer_->completed_steps()));
   if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
+  if (stopped) RETURN_IF_ERROR(Pause(job));
   std::optional<uint64_t> parameter_hash;
   const bool can_save = !message_.checkpoint_directory().empty();
   const bool saves_end = job.checkpoint.at_end || job.exports.every > 0 ||

@@ -50,7 +50,8 @@ class GenerationRun {
   Generation generation() const { return generation_; }
   // Restored, training or done; false while it still starts.
   bool running() const { return running_; }
-  // After it has failed: it puts the state that it still holds into memory.
+  // After it has failed or paused: it puts the state that it still holds into
+  // memory.
   bool keeps_state() const { return keeps_state_; }
   // An error has left this process's GPU unusable: only another process can go
   // on. Known once the run has ended.
@@ -59,7 +60,10 @@ class GenerationRun {
 
   // Adds to a heartbeat how far this rank is, if it is to train. Thread-safe.
   void AddProgress(protocol::ToCoordinator* heartbeat) const;
+  // All ranks end with the step under way. They write a checkpoint, or keep
+  // their state in memory and wait for Abort() or RequestStop(). Thread-safe.
   void RequestStop() { stop_requested_ = true; }
+  void RequestPause() { pause_requested_ = true; }
   // Thread-safe.
   void SetCheckpointInterval(const protocol::CheckpointInterval& interval);
   // Makes the thread end soon; returns at once.
@@ -80,6 +84,7 @@ class GenerationRun {
     double seconds = 0;
   };
 
+  bool votes_to_stop() const { return stop_requested_ || pause_requested_; }
   void Run(absl::Status status);
   // Once; not after Abort(). Thread-safe.
   void ReportFailure(const absl::Status& status);
@@ -154,6 +159,13 @@ class GenerationRun {
   // Keeps the state that the trainer of a failed generation still holds, and
   // reports the last steps that led to it, as the job may go on from there.
   void KeepStateOfFailure(const JobSpec& job, Trainer& trainer);
+  // Puts the state of a generation that has stopped in order into memory, and
+  // waits. OK once a stop is asked for, else Aborted.
+  absl::Status Pause(const JobSpec& job);
+  // These return false if the host has no memory for this rank's part.
+  absl::StatusOr<bool> KeepStateOfPause(const JobSpec& job);
+  bool KeepParts(const JobSpec& job, int64_t step,
+                 const std::map<Rank, std::vector<StatePiece>>& parts);
   // Takes a snapshot of the newest step once the writer is idle. On CPUs, if
   // the host has no memory for a copy, the snapshot is the state itself.
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> SnapshotOfState(
@@ -191,6 +203,7 @@ class GenerationRun {
   double restore_s_ = 0;                          // How long LoadState() took.
   bool snapshot_refused_ = false;  // The newest, for want of host memory.
   bool stop_ = false;
+  bool is_kept_ = false;  // The state after the last step is in memory.
   double last_loss_ = 0;
   bool shares_processors_ = false;  // With other processes of the host.
   ProcessorTime processor_time_;    // At the last measured step.
@@ -201,6 +214,7 @@ class GenerationRun {
   std::atomic<RankActivity> activity_ = RankActivity::kStarting;
   std::atomic<bool> running_ = false;
   std::atomic<bool> stop_requested_ = false;
+  std::atomic<bool> pause_requested_ = false;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> start_ended_ = false;  // EndStart() was called.
   std::atomic<bool> device_lost_ = false;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -20,6 +22,10 @@ namespace {
 
 // Above it, each part is held by its own rank and its partners alone.
 constexpr int64_t kMostBytesKept = kGiB;
+constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
+// An order goes to all ranks at once, and comes to some while others have taken
+// the step that it stops.
+constexpr double kOrderSeconds = 1;
 
 // Returns the ranks whose parts this rank keeps when its generation has failed:
 // itself, the ranks that it is a partner of among all that hold the same, and
@@ -181,17 +187,74 @@ void GenerationRun::KeepStateOfFailure(const JobSpec& job, Trainer& trainer) {
   if (kept->completed_step.has_value()) {
     ReportStep(trainer, *kept->completed_step, std::nullopt);
   }
-  const CheckpointInfo info = InfoOf(job, kept->completed_steps);
+  KeepParts(job, kept->completed_steps, kept->parts);
+}
+
+bool GenerationRun::KeepParts(
+    const JobSpec& job, int64_t step,
+    const std::map<Rank, std::vector<StatePiece>>& parts) {
+  keeps_state_ = true;
+  const CheckpointInfo info = InfoOf(job, step);
+  bool has_own = true;
   for (const Rank rank :
-       RanksToKeep(rank_, kept->parts, message_, job.fault.replica_partners)) {
-    const absl::Status status =
-        replicas_->KeepNow(info, rank, kept->parts[rank]);
+       RanksToKeep(rank_, parts, message_, job.fault.replica_partners)) {
+    const absl::Status status = replicas_->KeepNow(info, rank, parts.at(rank));
     if (status.ok()) continue;
     std::cerr << "the state of rank " << ToInt(rank) << " after step "
               << info.step << " is not kept: " << status.message() << std::endl;
+    has_own = rank != rank_;  // It comes first.
     break;
   }
   keeps_state_ = false;
+  return has_own;
+}
+
+absl::Status GenerationRun::Pause(const JobSpec& job) {
+  // A peer's vote may have come before the order.
+  for (double began_s = MonotonicSeconds();
+       !stop_requested_ && !pause_requested_ && !aborted_ &&
+       MonotonicSeconds() - began_s < kOrderSeconds;) {
+    absl::SleepFor(kPollInterval);
+  }
+  if (stop_requested_) return absl::OkStatus();
+  // Nobody trains the steps of a checkpoint or an export again.
+  RETURN_IF_ERROR(WriteSnapshot());
+  RETURN_IF_ERROR(writer_->WaitUntilIdle(aborted_));
+  RETURN_IF_ERROR(replicas_->WaitUntilIdle(aborted_));
+  ASSIGN_OR_RETURN(is_kept_, KeepStateOfPause(job));
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_worker_finished()->set_paused(true);
+  message.mutable_worker_finished()->set_kept(is_kept_);
+  client_->SendReliably(std::move(message));
+  while (!stop_requested_) {
+    if (aborted_) return absl::AbortedError("the generation has ended");
+    absl::SleepFor(kPollInterval);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GenerationRun::KeepStateOfPause(const JobSpec& job) {
+  const int64_t step = trainer_->completed_steps();
+  const std::optional<KeptState> live = trainer_->KeepState();
+  if (live.has_value()) return KeepParts(job, step, live->parts);
+  // A GPU's state comes to host memory by a snapshot. The last step may have
+  // one already, of which no copy was made yet.
+  newest_snapshot_ = nullptr;
+  absl::StatusOr<std::shared_ptr<const StateSnapshot>> snapshot;
+  if (begun_replica_.has_value() && begun_replica_->info.step == step) {
+    snapshot = begun_replica_->snapshot;
+  } else {
+    snapshot = trainer_->TakeSnapshot();
+  }
+  if (absl::IsResourceExhausted(snapshot.status())) return false;
+  RETURN_IF_ERROR(snapshot.status());
+  while (true) {
+    ASSIGN_OR_RETURN(const bool is_taken, (*snapshot)->IsTaken());
+    if (is_taken) break;
+    if (aborted_) return absl::AbortedError("the generation has ended");
+    absl::SleepFor(kPollInterval);
+  }
+  return KeepParts(job, step, {{rank_, (*snapshot)->pieces()}});
 }
 
 CheckpointInfo GenerationRun::InfoOf(const JobSpec& job, int64_t step) const {

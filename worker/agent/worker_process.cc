@@ -203,7 +203,11 @@ class WorkerProcess {
         break;
       case protocol::FromCoordinator::kStopTraining:
         if (run_ != nullptr && run_->generation() == generation) {
-          run_->RequestStop();
+          if (message.stop_training().pause()) {
+            run_->RequestPause();
+          } else {
+            run_->RequestStop();
+          }
         }
         break;
       case protocol::FromCoordinator::kCheckpointInterval:
