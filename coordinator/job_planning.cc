@@ -39,13 +39,19 @@ absl::StatusOr<std::shared_ptr<const Plan>> PlanOnly(
 
 DeviceFacts JobRunner::Devices(bool all_ready) const {
   DeviceFacts facts = {.may_leave_idle = plan_.has_value()};
+  const auto num_training =
+      static_cast<size_t>(options_.num_agents - job_.fault.spare_hosts);
   for (const auto& [agent_idx, agent] : agents_) {
     if (!state_->TakesPart(agent_idx) &&
         !(all_ready && state_->IsReady(agent_idx))) {
       continue;
     }
-    facts.num_devices += agent.num_devices();
-    facts.machines.push_back(agent.machine());
+    if (facts.machines.size() < num_training) {
+      facts.num_devices += agent.num_devices();
+      facts.machines.push_back(agent.machine());
+    } else {
+      facts.num_spare_devices += agent.num_devices();
+    }
     facts.ranks_per_host =
         std::max(facts.ranks_per_host, agent.devices_on_host());
     if (facts.machine.empty()) {
@@ -59,8 +65,10 @@ DeviceFacts JobRunner::Devices(bool all_ready) const {
 }
 
 void JobRunner::Do(const MakePlan&) {
-  if (const absl::Status chosen = ChooseKeepers(); !chosen.ok()) {
-    Handle(PlanRefused{std::string(chosen.message())});
+  absl::Status possible = CheckSpareHosts();
+  if (possible.ok()) possible = ChooseKeepers();
+  if (!possible.ok()) {
+    Handle(PlanRefused{std::string(possible.message())});
     return;
   }
   // A job that has begun goes on, and tries again with its next checkpoint.
@@ -93,6 +101,7 @@ void JobRunner::PlanForDevicesThere() {
   // Asking hosts, searching and verifying a checkpoint can take seconds, in
   // which the server goes on listening.
   BeginPlanning([this, job, devices, again = plan_.has_value(),
+                 stays = SpareTakesPlace(devices),
                  made = made_plans_.Find(devices), search,
                  measured = measured_profile_](const std::stop_token& stop) {
     absl::StatusOr<CheckpointFolders> folders = CheckpointFolders();
@@ -101,6 +110,8 @@ void JobRunner::PlanForDevicesThere() {
     if (!folders.ok()) {
       // Not NotFound, which stands for a profile.
       outcome.status = absl::InvalidArgumentError(folders.status().message());
+    } else if (stays) {
+      outcome.devices = devices;
     } else if (again) {
       outcome =
           PlanAgain(job, devices,
@@ -138,8 +149,10 @@ void JobRunner::PlanForOneHostFewer() {
     agents.push_back({agent.num_devices(), agent.devices_on_host()});
   }
   const std::optional<DeviceFacts> left = WithoutOneHost(Devices(), agents);
-  if (!left.has_value() || !profile_.has_value() ||
-      made_plans_.Find(*left) != nullptr) {
+  fewer_hosts_step_s_.reset();
+  if (!left.has_value() || !profile_.has_value()) return;
+  if (const auto made = made_plans_.Find(*left); made != nullptr) {
+    fewer_hosts_step_s_ = made->prediction.step_time_s;
     return;
   }
   plan_ahead_.Begin(*left, [this, job = JobToPlan(), devices = *left,
@@ -147,6 +160,8 @@ void JobRunner::PlanForOneHostFewer() {
     const double began_s = MonotonicSeconds();
     const auto plan = PlanOnly(job, devices, profile, stop);
     if (stop.stop_requested()) return std::shared_ptr<const Plan>();
+    std::optional<double> step_s;
+    if (plan.ok()) step_s = (*plan)->prediction.step_time_s;
     const std::string detail =
         plan.ok()
             ? absl::StrCat("for a lost host, in ",
@@ -155,7 +170,8 @@ void JobRunner::PlanForOneHostFewer() {
                            FormatSeconds((*plan)->prediction.step_time_s))
             : absl::StrCat("with a host lost the job cannot go on: ",
                            plan.status().message());
-    server_->Post([this, detail] {
+    server_->Post([this, detail, step_s] {
+      fewer_hosts_step_s_ = step_s;
       output_->Event({.event = "planned_ahead", .detail = detail});
     });
     return plan.value_or(nullptr);
@@ -283,11 +299,17 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     Handle(PlanMade{});
     return;
   }
+  if (outcome.plan == nullptr) {
+    OnSparePlaces();
+    return;
+  }
   const Plan& plan = *outcome.plan;
   made_plans_.Add(outcome.devices, outcome.plan);
   const bool again = plan_.has_value();
   std::vector<WorkerIdx> members = state_->Workers();
-  if (static_cast<int32_t>(members.size()) < plan.layout.num_ranks()) {
+  const auto num_idle =
+      static_cast<int32_t>(members.size()) - plan.layout.num_ranks();
+  if (num_idle < 0) {
     Handle(PlanMade{});  // A host was lost meanwhile.
     return;
   }
@@ -300,7 +322,10 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     return;
   }
   replica_plan_ = *replicas;
+  const std::string decision = SpareDecision(outcome.devices, plan);
+  if (!decision.empty()) progress_->Line(decision);
   plan_ = {.layout = plan.layout,
+           .num_devices = outcome.devices.num_devices,
            .step_time_s = plan.prediction.step_time_s,
            .memory_bytes = plan.prediction.memory_bytes(),
            .program_hashes = plan.program_hashes,
@@ -328,9 +353,11 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
       FormatSeconds(plan.prediction.step_time_s), ", ",
       FormatCount(plan.prediction.tokens_per_s), " tokens/s, ",
       FormatBytes(plan.prediction.memory_bytes()), " a rank",
-      plan.num_idle_devices == 0
+      num_idle == 0 ? "" : absl::StrCat("; ", num_idle, " devices stay idle"),
+      outcome.devices.num_spare_devices == 0
           ? ""
-          : absl::StrCat("; ", plan.num_idle_devices, " devices stay idle")));
+          : absl::StrCat(", ", outcome.devices.num_spare_devices,
+                         " of them on spare hosts")));
   // Those of a plan before this one may be in its way.
   if (!plan_->keeps_standbys) TellOfStandbys(false);
   if (plan_->snapshots.has_value()) {
@@ -399,6 +426,10 @@ void JobRunner::Do(const WeighGrowth& action) {
     return;
   }
   const DeviceFacts devices = Devices(/*all_ready=*/true);
+  if (job_.fault.spare_hosts > 0 && devices.num_devices == plan_->num_devices) {
+    progress_->Line("as many hosts train as the job asks for, so it is spare");
+    return;
+  }
   if (const auto made = made_plans_.Find(devices); made != nullptr) {
     OnGrowthPlan(action.generation, devices, made);
     return;

@@ -180,6 +180,16 @@ class JobRunner {
   void Handle(const JobEvent& event);
   void Do(const MakePlan&);
   void PlanForDevicesThere();
+  // Spare hosts; job_spares.cc. A job that has no plan yet is refused where
+  // they could not take the place of others.
+  absl::Status CheckSpareHosts() const;
+  // The plan stays, since spare hosts make up for those that are lost.
+  bool SpareTakesPlace(const DeviceFacts& devices) const;
+  std::optional<std::vector<WorkerIdx>> PlacesAmong(
+      const std::vector<WorkerIdx>& workers) const;
+  void OnSparePlaces();
+  // Says that none was left, so that `plan` is for fewer; else empty.
+  std::string SpareDecision(const DeviceFacts& devices, const Plan& plan) const;
   void Do(const AbandonPlan&);
   void Do(const WeighGrowth& action);
   void Do(const LeaveOut& action);
@@ -216,7 +226,7 @@ class JobRunner {
   struct PlanOutcome {
     absl::Status status;  // NotFound: needs a profile.
     DeviceFacts devices;
-    std::shared_ptr<const Plan> plan;
+    std::shared_ptr<const Plan> plan;  // Null: that of before stays.
     HardwareProfile profile;
     ResumeChoice resume;
     std::string machine;
@@ -521,6 +531,8 @@ class JobRunner {
 
   bool began_training_ = false;
   std::optional<double> recovery_began_s_;
+  // Predicted, with one host fewer than train now; absent: not known.
+  std::optional<double> fewer_hosts_step_s_;
   bool recovers_from_pause_ = false;  // Not from a failure.
   double last_recovery_s_ = 0;
   int32_t num_failures_ = 0;        // After which training went on.

@@ -32,7 +32,8 @@ using Json = nlohmann::json;
 ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
   return {.machine = devices.machine,
           .shape = ProfileShapeKey(job.model, job.training),
-          .num_ranks = devices.num_devices,
+          // Spare devices are measured with the others.
+          .num_ranks = devices.num_devices + devices.num_spare_devices,
           .ranks_per_host = devices.ranks_per_host,
           // Threads of the host compute nothing where GPUs do.
           .threads_per_device =
@@ -301,6 +302,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
       {"copy_engines",
        {use.transfers, use.tensor_gathers, use.tensor_reductions,
         use.data_gathers}},
+      {"num_devices", record.num_devices},
       {"step_time_s", record.step_time_s},
       {"memory_bytes", record.memory_bytes},
       {"program_hashes", record.program_hashes},
@@ -368,6 +370,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
            .weight_gradient_bytes = stage.at(4),
            .memory_bytes = stage.at(5)});
     }
+    record.num_devices = parsed.value("num_devices", 0);
     record.step_time_s = parsed.at("step_time_s");
     record.memory_bytes = parsed.at("memory_bytes");
     record.program_hashes =

@@ -23,13 +23,15 @@ namespace millrace {
 
 // The facts that the agents reported.
 struct DeviceFacts {
-  int32_t num_devices = 0;
+  int32_t num_devices = 0;  // That may train.
+  // More of them, of hosts that are kept spare: no plan uses them.
+  int32_t num_spare_devices = 0;
   int32_t threads_per_device = 0;
   // Without some of the job's hosts: a plan uses as many devices as it can.
   bool may_leave_idle = false;
   int32_t ranks_per_host = 1;
   std::string machine;                // Fingerprint of the first agent's.
-  std::vector<std::string> machines;  // One for each agent.
+  std::vector<std::string> machines;  // One for each agent that may train.
   int64_t memory_bytes = 0;           // For training, on one device.
 };
 
@@ -95,6 +97,7 @@ class MadePlans {
 // The part of a Plan that a restarted coordinator needs, as a log record.
 struct PlanRecord {
   Layout layout;
+  int32_t num_devices = 0;  // That the layout was chosen for.
   double step_time_s = 0;
   int64_t memory_bytes = 0;  // On the rank that needs most.
   std::vector<uint64_t> program_hashes;

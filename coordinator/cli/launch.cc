@@ -80,6 +80,19 @@ HostShare ShareOf(const AgentPlace& place) {
           .agent_idx = place.IndexOnThisHost()};
 }
 
+// Hosts are not known yet, but there are no more of them than agents.
+absl::Status CheckSpares(const LaunchOptions& options, const JobSpec& job,
+                         int32_t num_agents) {
+  const int32_t num_spares = job.fault.spare_hosts;
+  if (num_spares < num_agents || options.profile_only) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.job_file, ": fault.spare_hosts is ", num_spares,
+      ", and the job has ", num_agents, num_agents == 1 ? " agent" : " agents",
+      ", of which one at least trains; start one on each of at least ",
+      num_spares + 1, " hosts, or set it to ",
+      num_agents == 1 ? "" : absl::StrCat(num_agents - 1, " or "), "0"));
+}
+
 absl::Status CheckKeepers(const LaunchOptions& options, const JobSpec& job,
                           int32_t num_agents) {
   const int32_t num_keepers = job.fault.coordinator_replicas;
@@ -105,6 +118,7 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
   JobSpec job;
   ASSIGN_OR_RETURN(job, ReadJob(options));
   RETURN_IF_ERROR(CheckKeepers(options, job, place.num_agents));
+  RETURN_IF_ERROR(CheckSpares(options, job, place.num_agents));
   AgentDevices devices;
   ASSIGN_OR_RETURN(devices, FindDevices(job.resources, ShareOf(place)));
   absl::StatusOr<Listener> made = ListenForAgents(job.network, place, port);

@@ -160,6 +160,8 @@ struct FaultSpec {
   int64_t host_timeout_ms = 10000;  // The job goes on without a silent host.
   // Hosts that come back: "auto" (if it pays), "always" or "never".
   std::string take_in_hosts = "auto";
+  // Hosts on which nothing trains until one takes a lost host's place.
+  int32_t spare_hosts = 0;
   // Agents that keep the coordinator's log, so that another of them takes its
   // place when its host is lost: 0 (agent 0's process alone) or at least 3.
   int32_t coordinator_replicas = 0;

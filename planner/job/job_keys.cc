@@ -320,6 +320,11 @@ const JobKey kOtherKeys[] = {
      .doc = "Whether a host that comes back is taken in: auto, if the steps "
             "that are left gain more than the change costs.",
      .choices = "auto|always|never"},
+    {KEY(fault.spare_hosts),
+     .doc = "Hosts that are kept spare: they join the job and have its data, "
+            "and train nothing until one takes the place of a host that is "
+            "lost, under the same layout (docs/cluster.md).",
+     .range = {0, kMaximumInt32}},
     {KEY(fault.coordinator_replicas),
      .doc = "Agents that keep the coordinator's log, so that it survives the "
             "loss of one of 3 hosts, or two of 5 (docs/cluster.md); 0: none.",

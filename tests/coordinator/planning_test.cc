@@ -32,6 +32,7 @@ const Layout kLayout = {
 // and what is no plan is refused. Method: there and back.
 TEST(PlanRecordTest, RoundTrips) {
   const PlanRecord record = {.layout = kLayout,
+                             .num_devices = 12,
                              .step_time_s = 0.125,
                              .memory_bytes = 123456789012,
                              .program_hashes = {1, ~uint64_t{0}},

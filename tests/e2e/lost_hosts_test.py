@@ -417,6 +417,91 @@ class LostHostsTest(unittest.TestCase):
         self.assertEqual(self.events("checkpoint_committed"), [])
         self.assert_undisturbed(self.curve())
 
+    # Goal: a spare host takes a lost host's place under the same plan, so that every loss is that
+    # of the undisturbed job, bit for bit. Method: three of four hosts train, under ZeRO 1, and
+    # one of them is killed; its two ranks' state is with their partners.
+    def test_a_spare_host_takes_a_lost_hosts_place(self):
+        job = self.write_job(
+            NUM_STEPS, checkpoints=False, batch=12,
+            layout="{pipeline: 1, tensor: 1, data: 6, zero: 1, data_groups: 1}",
+            fault=", spare_hosts: 1, replica_interval_steps: 1")
+        first, others = self.start(job)
+        for process in (first, *others.values()):
+            output = self.end(process)
+            if process == first:
+                self.assertIn("2 devices stay idle, 2 of them on spare hosts", output)
+        undisturbed = self.numbers_by_step()
+        self.assertEqual(len(undisturbed), NUM_STEPS)
+        folder = self.newest_run()
+        time.sleep(1.1)  # Run folders are named by the second.
+        first, others = self.start(job)
+        self.wait_until("a new run", lambda: self.newest_run() != folder)
+        self.wait_until("steps", lambda: self.step() > 45)
+        by_agent = {self.agent_of(number): number for number in self.numbers}
+        self.kill_host(by_agent[1])
+        output = self.end(first)
+        for agent in (2, 3):
+            self.end(others[by_agent[agent]])
+        taken, = self.events("spare_taken")
+        self.assertRegex(taken["detail"], f"^spare host node{by_agent[3]} takes the place: a step "
+                         "takes .* as before")
+        self.assertIn(taken["detail"], output)
+        self.assertEqual(len(self.events("planned")), 1)
+        (detail, again), = self.restored()
+        self.assertRegex(detail, r"^from memory \(6 parts")
+        self.assertLessEqual(again, 2)
+        self.assertEqual(self.numbers_by_step(), undisturbed)
+
+    # Goal: a spare host also takes the place of the coordinator's host: the next coordinator has
+    # the plan by its log, and searches none. Method: kill host 1; layouts of six ranks alone fit.
+    def test_a_spare_host_takes_the_coordinators_hosts_place(self):
+        job = self.write_job(NUM_STEPS, checkpoints=False, batch=12,
+                             layout="{pipeline: 1, tensor: 1, data: 6, zero: 0}",
+                             fault=", coordinator_replicas: 3, spare_hosts: 1")
+        first, others = self.start(job)
+        curve = self.lose_the_coordinator(others, lambda: self.kill_host(1), ends=(2, 3, 4))
+        self.assertEqual(first.wait(), -signal.SIGKILL)
+        events = [event["event"] for event in
+                  records_on(self.hosts, self.host_of_coordinator(), "events.jsonl")]
+        self.assertEqual((events.count("spare_taken"), events.count("planned")), (1, 1))
+        self.assertEqual(sorted(curve), list(range(1, NUM_STEPS + 1)))
+
+    # Goal: when no spare host is left the job shrinks; the host that comes back trains, and the
+    # next is spare again. Too many spare hosts are refused. Method: two of four hosts are killed
+    # one after the other, and come back so.
+    def test_shrinks_without_a_spare_host(self):
+        job = self.write_job(4000, checkpoints=False, fault=", spare_hosts: 4")
+        refused = self.end(self.start_agent(1, job, "--agents", str(NUM_HOSTS), "--port", "4711"), 2)
+        self.assertIn("fault.spare_hosts is 4, and the job has 4 agents", refused)
+        job = self.write_job(4000, take_in_hosts="always", checkpoints=False, batch=12,
+                             layout="{pipeline: 1, tensor: 1, zero: 0}", fault=", spare_hosts: 1")
+        first, others = self.start(job)
+        self.wait_until("steps", lambda: self.step() > 25)
+        by_agent = {self.agent_of(number): number for number in self.numbers}
+        for agent, event in ((1, "spare_taken"), (2, "planned_ahead")):
+            self.kill_host(by_agent[agent])
+            self.wait_until("the loss", lambda: len(self.events("host_lost")) == agent)
+            step = self.step()
+            self.wait_until("more steps", lambda: self.step() > step + 5)
+            self.assertNotEqual(self.events(event), [])
+        for agent in (1, 2):
+            others[by_agent[agent]] = self.start_agent(by_agent[agent], "--join",
+                                                       FIRST[by_agent[agent]])
+            self.wait_until("the return", lambda: len(self.events("host_returned")) == agent)
+            step = self.step()
+            self.wait_until("more steps", lambda: self.step() > step + 20)
+        first.send_signal(signal.SIGINT)
+        output = self.end(first)
+        for process in others.values():
+            if process.poll() is None:
+                self.end(process)
+        self.assertIn("no spare host is left: the others shrink to 4 devices", output)
+        self.assertIn("as many hosts train as the job asks for, so it is spare", output)
+        plans = [int(re.match(r"pipeline 1 x data (\d+)", event["detail"])[1])
+                 for event in self.events("planned")]
+        self.assertEqual(plans, [6, 4, 6])
+        self.assertEqual(sorted(self.curve()), list(range(1, max(self.curve()) + 1)))
+
     # Goal: hosts that cannot go on without another wait for it, say why, and end with that
     # reason when it stays away. Method: a job that asks for eight ranks.
     def test_waits_for_a_host_it_needs(self):

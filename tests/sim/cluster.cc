@@ -97,7 +97,7 @@ double Cluster::StepSeconds(Generation generation) const {
   if (size == generation_sizes_.end() || size->second == 0) {
     return options_.step_s;
   }
-  const int32_t all = options_.num_agents * options_.devices_per_agent;
+  const int32_t all = NumRanksOfAll();
   if (size->second == all) return options_.step_s;
   return options_.step_s * options_.fewer_ranks_factor * all / size->second;
 }
@@ -161,8 +161,7 @@ void Cluster::Deliver(const JobEvent& event) {
 }
 
 void Cluster::Do(const MakePlan&) {
-  std::vector<WorkerIdx> members = coordinator_->Workers();
-  members.resize(members.size() - members.size() % options_.rank_multiple);
+  const std::vector<WorkerIdx> members = MembersToPlan();
   const int64_t plan = ++num_plans_;
   if (!has_profile_) {
     At(0.01, [this, plan] {
@@ -204,14 +203,6 @@ void Cluster::Do(const Report& action) {
   if (action.event != "training" || size <= of_host) return;
   At(options_.plan_s, [this, fewer = size - of_host, life = coordinator_life_] {
     if (life == coordinator_life_) planned_sizes_.insert(fewer);
-  });
-}
-
-void Cluster::Do(const WeighGrowth& action) {
-  At(0.1, [this, action, life = coordinator_life_] {
-    if (life == coordinator_life_) {
-      Deliver(GrowthWeighed{action.generation, true});
-    }
   });
 }
 

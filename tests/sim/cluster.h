@@ -52,6 +52,8 @@ struct ClusterOptions {
   int32_t num_host_cuts = 0;
   double most_absent_s = 30;
   double return_probability = 0.7;
+  // Hosts on which no rank is while the others suffice.
+  int32_t spare_hosts = 0;
   // A plan uses a multiple of so many devices, and needs so many at least.
   int32_t rank_multiple = 1;
   int32_t least_ranks = 1;
@@ -161,6 +163,13 @@ class Cluster {
   // Fails at random moments that far apart on average.
   void Repeat(double mean_s, const std::function<void()>& fail);
   double StepSeconds(Generation generation) const;
+  // The ranks of a job that has all the hosts that train.
+  int32_t NumRanksOfAll() const {
+    return (options_.num_agents - options_.spare_hosts) *
+           options_.devices_per_agent;
+  }
+  // The workers of the plan that is asked for, by rank.
+  std::vector<WorkerIdx> MembersToPlan() const;
   // Over the network: late, perhaps twice, lost if the coordinator is away.
   void Post(const JobEvent& event);
   void Do(const JobAction& action);

@@ -4,9 +4,33 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/spare_hosts.h"
 #include "tests/sim/cluster.h"
 
 namespace millrace {
+
+std::vector<WorkerIdx> Cluster::MembersToPlan() const {
+  std::vector<WorkerIdx> members = coordinator_->Workers();
+  const auto all = static_cast<size_t>(NumRanksOfAll());
+  if (members.size() >= all && log_.members.size() == all) {
+    const auto places =
+        TakePlaces(log_.members, members, options_.devices_per_agent);
+    if (places.has_value()) return *places;
+  }
+  members.resize(std::min(members.size(), all));
+  members.resize(members.size() - members.size() % options_.rank_multiple);
+  return members;
+}
+
+void Cluster::Do(const WeighGrowth& action) {
+  At(0.1, [this, action, life = coordinator_life_] {
+    if (life == coordinator_life_) {
+      const bool grows =
+          static_cast<int32_t>(log_.members.size()) != NumRanksOfAll();
+      Deliver(GrowthWeighed{action.generation, grows});
+    }
+  });
+}
 
 int32_t Cluster::OtherHost() {
   const auto next = static_cast<int32_t>(random_() % (options_.num_agents - 1));

@@ -255,5 +255,51 @@ TEST(ReturnedHostTest, TakesInHostsWithoutLosingAStep) {
   EXPECT_GT(num_commits, num_seeds / 20);
 }
 
+// Goal: as long as there are spare hosts, a job that loses others trains with
+// as many ranks as before; one more makes it shrink, and grow again once one is
+// back, which is spare when there are enough. Method: hosts end for ever, as
+// many as are spare or one more, or all come back; workers and coordinators die
+// too.
+TEST(SpareHostsTest, TakeThePlacesOfLostHosts) {
+  int64_t num_lost = 0;
+  int64_t num_shrunk = 0;
+  for (uint64_t seed = 1; seed <= 1000; seed += SweepStep(13)) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const int32_t num_spares = 1 + static_cast<int32_t>(seed % 2);
+    const bool return_all = seed % 3 == 0;
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 2 + num_spares + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 1 + static_cast<int32_t>(seed % 2),
+        .num_steps = 200,
+        .num_worker_kills = static_cast<int32_t>(seed % 3),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 5 == 0),
+        .num_host_losses = num_spares + static_cast<int32_t>(seed / 2 % 2),
+        .most_absent_s = 5,
+        .return_probability = return_all ? 1.0 : 0.0,
+        .spare_hosts = num_spares};
+    Cluster cluster(options);
+    cluster.Run();
+    ASSERT_TRUE(cluster.violations().empty())
+        << absl::StrJoin(cluster.violations(), "\n");
+    ASSERT_TRUE(cluster.end().has_value());
+    ASSERT_EQ(cluster.end()->steps, options.num_steps);
+    const int32_t all =
+        (options.num_agents - num_spares) * options.devices_per_agent;
+    if (options.num_host_losses == num_spares) {
+      EXPECT_EQ(cluster.num_sizes(), 1);
+    } else if (return_all) {
+      EXPECT_LE(cluster.num_sizes(), 2);
+    }
+    if (options.num_host_losses == num_spares || return_all) {
+      EXPECT_EQ(cluster.num_ranks(), all);
+    }
+    num_lost += cluster.num_generations() > 1;
+    num_shrunk += cluster.num_sizes() > 1;
+  }
+  EXPECT_GT(num_lost, 1000 / SweepStep(13) / 2);
+  EXPECT_GT(num_shrunk, 1000 / SweepStep(13) / 8);
+}
+
 }  // namespace
 }  // namespace millrace
