@@ -39,17 +39,18 @@ TEST(LayoutSpaceTest, EnumeratesEveryValidLayoutOnce) {
         for (int32_t data = 1; data <= 8; ++data) {
           for (int32_t tensor = 1; tensor <= 8; ++tensor) {
             for (int32_t micro = 1; micro <= 8; ++micro) {
-              for (int32_t count = 1; count <= 8; ++count) {
-                const Layout layout{.pipeline = pipeline,
-                                    .data = data,
-                                    .tensor = tensor,
-                                    .micro_batch = micro,
-                                    .num_microbatches = count};
-                if (layout.num_ranks() == devices &&
-                    ValidateLayout(space.model, layout, batch).ok()) {
-                  // ZeRO 0 and 1, either order of a pipeline.
-                  expected += (data > 1 ? 2 : 1) * (pipeline > 1 ? 2 : 1);
-                }
+              if (batch % micro != 0 || batch / micro < data) continue;
+              Layout layout{.pipeline = pipeline,
+                            .data = data,
+                            .tensor = tensor,
+                            .micro_batch = micro};
+              layout.ShareBatch(batch);
+              // Uneven only where replicas could not be even.
+              if (layout.is_uneven() && batch % data == 0) continue;
+              if (layout.num_ranks() == devices &&
+                  ValidateLayout(space.model, layout, batch).ok()) {
+                // ZeRO 0 and 1, either order of a pipeline.
+                expected += (data > 1 ? 2 : 1) * (pipeline > 1 ? 2 : 1);
               }
             }
           }
