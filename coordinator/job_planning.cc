@@ -329,7 +329,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .step_time_s = plan.prediction.step_time_s,
            .memory_bytes = plan.prediction.memory_bytes(),
            .program_hashes = plan.program_hashes,
-           .compute_s = ComputeSecondsByStage(plan),
+           .compute_s = ComputeSecondsOf(plan),
            .snapshots = plan.snapshots,
            .keeps_standbys = plan.keeps_standbys,
            .ranks_per_host = Devices().ranks_per_host,

@@ -50,11 +50,14 @@ void JobRunner::BeginWatching() {
   bad_steps_.Begin(layout.num_ranks());
   state_hashes_.clear();
   hosts_.clear();
+  // Ranks of one stage with different micro-batches compute for different
+  // times.
   std::vector<int32_t> stage_of;
   for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
-    stage_of.push_back(CoordinatesOf(layout, Rank{rank}).pipeline);
+    stage_of.push_back(static_cast<int32_t>(
+        ProgramIdx(layout, CoordinatesOf(layout, Rank{rank}))));
   }
-  std::vector<SlowRankWatch::Stage> stages(layout.pipeline);
+  std::vector<SlowRankWatch::Stage> stages(NumPrograms(layout));
   for (size_t i = 0; i < stages.size() && i < plan_->compute_s.size(); ++i) {
     stages[i].compute_s = plan_->compute_s[i];
   }
@@ -85,7 +88,7 @@ void JobRunner::CheckHang() {
   const absl::Time now = MonotonicNow();
   if (!hang_watch_.StandsStill(now) || watched_ != state_->generation()) return;
   const absl::StatusOr<std::vector<Program>> programs =
-      BuildTrainingPrograms(job_.model, plan_->layout);
+      BuildProgramsOfRanks(job_.model, plan_->layout);
   if (!programs.ok()) return;  // They were built when the plan was made.
   std::vector<const Program*> borrowed;
   for (const Program& program : *programs) borrowed.push_back(&program);

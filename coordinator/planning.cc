@@ -255,13 +255,26 @@ std::shared_ptr<const Plan> MadePlans::Find(const DeviceFacts& devices) const {
   return nullptr;
 }
 
-std::vector<double> ComputeSecondsByStage(const Plan& plan) {
+std::vector<double> ComputeSecondsOf(const Plan& plan) {
   if (plan.programs == nullptr) return {};
-  std::vector<double> seconds(plan.programs->size(), 0);
+  const Layout& layout = plan.layout;
+  std::vector<double> seconds(NumPrograms(layout), 0);
   for (const RankTimeline& rank : plan.timeline.ranks) {
     const auto stage = static_cast<size_t>(rank.stage);
-    if (stage >= seconds.size() || seconds[stage] > 0) continue;
-    seconds[stage] = BreakDown((*plan.programs)[stage], rank).compute_s;
+    if (seconds[stage] > 0) continue;
+    const Program& program = (*plan.programs)[stage];
+    seconds[stage] = BreakDown(program, rank).compute_s;
+    if (!layout.is_uneven()) continue;
+    // The other replicas leave out the last micro-batch.
+    double& shorter_s = seconds[stage + plan.programs->size()];
+    shorter_s = seconds[stage];
+    for (const TimelineEvent& event : rank.events) {
+      const Instruction& instruction = program.instructions[event.instruction];
+      if (instruction.lane == Lane::kCompute &&
+          instruction.microbatch_idx == layout.num_microbatches) {
+        shorter_s -= event.end_s - event.start_s;
+      }
+    }
   }
   return seconds;
 }
@@ -288,6 +301,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
   return JsonText(Json{
       {"sizes", sizes},
       {"num_microbatches", layout.num_microbatches},
+      {"extra_microbatches", layout.extra_microbatches},
       {"zero", layout.zero},
       {"precision", PrecisionName(layout.precision)},
       {"products", PrecisionName(layout)},
@@ -334,6 +348,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
     RETURN_IF_ERROR(CheckName(parsed, "schedule", Schedules()));
     record.layout = {
         .num_microbatches = parsed.at("num_microbatches"),
+        .extra_microbatches = parsed.value("extra_microbatches", 0),
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
         .gradient_reduction = GradientReductionOf(

@@ -99,9 +99,10 @@ struct PlanRecord {
   Layout layout;
   int32_t num_devices = 0;  // That the layout was chosen for.
   double step_time_s = 0;
-  int64_t memory_bytes = 0;  // On the rank that needs most.
-  std::vector<uint64_t> program_hashes;
-  // Predicted seconds that a rank computes a step, by stage; empty: not known.
+  int64_t memory_bytes = 0;              // On the rank that needs most.
+  std::vector<uint64_t> program_hashes;  // By ProgramIdx(), as in Plan.
+  // Predicted seconds that a rank computes a step, by ProgramIdx(); empty: not
+  // known.
   std::vector<double> compute_s;
   std::optional<SnapshotPlan> snapshots;  // Plan::snapshots.
   bool keeps_standbys = false;            // Plan::keeps_standbys.
@@ -112,7 +113,7 @@ struct PlanRecord {
   friend bool operator==(const PlanRecord&, const PlanRecord&) = default;
 };
 // PlanRecord::compute_s of a plan with a timeline.
-std::vector<double> ComputeSecondsByStage(const Plan& plan);
+std::vector<double> ComputeSecondsOf(const Plan& plan);
 std::string PlanRecordToJson(const PlanRecord& record);
 absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json);
 

@@ -262,7 +262,7 @@ absl::Status StepObserver::Open() {
                      from.threads_per_device, " threads a device, this run of ",
                      devices_.machine, " with ", devices_.threads_per_device));
   }
-  ASSIGN_OR_RETURN(programs_, BuildTrainingPrograms(job_.model, layout_));
+  ASSIGN_OR_RETURN(programs_, BuildProgramsOfRanks(job_.model, layout_));
   ASSIGN_OR_RETURN(cost_, CostModel::Create(std::move(profile)));
   return CutTornLine(ObservedPath(run_directory_));
 }

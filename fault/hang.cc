@@ -267,14 +267,14 @@ std::vector<StuckCall> FindStuckCalls(
     absl::Span<const std::optional<RankProgress>> progress) {
   CHECK(!programs.empty());
   const Layout& layout = programs[0]->layout;
-  CHECK(static_cast<int32_t>(programs.size()) == layout.pipeline);
+  CHECK(programs.size() == NumPrograms(layout));
   CHECK(static_cast<int32_t>(progress.size()) == layout.num_ranks());
   std::vector<Places> places;
   for (const Program* program : programs) places.emplace_back(*program);
   std::vector<RankView> ranks;
   for (int32_t i = 0; i < layout.num_ranks(); ++i) {
-    const int32_t stage = CoordinatesOf(layout, Rank{i}).pipeline;
-    ranks.emplace_back(*programs[stage], places[stage], Rank{i}, progress[i]);
+    const size_t idx = ProgramIdx(layout, CoordinatesOf(layout, Rank{i}));
+    ranks.emplace_back(*programs[idx], places[idx], Rank{i}, progress[i]);
   }
 
   // Every call that some rank stands in, and whether others stand behind it.
@@ -333,7 +333,8 @@ Hang ExplainStandstill(absl::Span<const Program* const> programs,
     const Layout& layout = programs[0]->layout;
     for (size_t i = 0; i < progress.size(); ++i) {
       const Rank rank{static_cast<int32_t>(i)};
-      const Program& program = *programs[CoordinatesOf(layout, rank).pipeline];
+      const Program& program =
+          *programs[ProgramIdx(layout, CoordinatesOf(layout, rank))];
       std::string place = WhereIs(program, rank, progress[i]);
       if (!place.empty()) culprits.emplace(rank, std::move(place));
     }

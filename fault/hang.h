@@ -46,8 +46,8 @@ struct StuckCall {
 // Finds the calls that are the root of the hang. Some ranks wait in such a
 // call, and no missing rank is itself waiting in another call: it is silent, or
 // busy computing. A rank without progress sent nothing. Empty if no rank waits
-// in a call. `programs`: one a stage, all of the same kind; `progress`: by
-// rank.
+// in a call. `programs`: of all ranks, by
+// ProgramIdx(), all of the same kind; `progress`: by rank.
 std::vector<StuckCall> FindStuckCalls(
     absl::Span<const Program* const> programs,
     absl::Span<const std::optional<RankProgress>> progress);

@@ -191,6 +191,9 @@ Json LayoutToJson(const Layout& layout) {
                {"num_microbatches", layout.num_microbatches},
                {"zero", layout.zero}};
   if (layout.data_groups > 1) json["data_groups"] = layout.data_groups;
+  if (layout.is_uneven()) {
+    json["extra_microbatches"] = layout.extra_microbatches;
+  }
   return json;
 }
 
@@ -220,7 +223,20 @@ Layout ReadLayout(const Json& json) {
   layout.data = ReadCount(json, "data", &num_ranks);
   layout.micro_batch = ReadCount(json, "micro_batch", &global_batch);
   layout.num_microbatches = ReadCount(json, "num_microbatches", &global_batch);
-  if (__builtin_mul_overflow(global_batch, layout.data, &global_batch)) {
+  if (json.contains("extra_microbatches")) {
+    layout.extra_microbatches = ReadInt32(json.at("extra_microbatches"));
+    if (layout.extra_microbatches < 0 ||
+        layout.extra_microbatches >= layout.data) {
+      throw FormatError{absl::StrCat(
+          "layout.extra_microbatches: expected 0 to ", layout.data - 1,
+          ", one less than data, found ", layout.extra_microbatches)};
+    }
+  }
+  int32_t extra = 0;
+  if (__builtin_mul_overflow(global_batch, layout.data, &global_batch) ||
+      __builtin_mul_overflow(layout.micro_batch, layout.extra_microbatches,
+                             &extra) ||
+      __builtin_add_overflow(global_batch, extra, &global_batch)) {
     throw FormatError{"layout: the global batch is too large"};
   }
   layout.zero = ReadInt32(json.at("zero"));

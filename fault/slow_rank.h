@@ -37,7 +37,8 @@ class SlowRankWatch {
   struct Stage {
     double compute_s = 0;  // Predicted, a step.
   };
-  // A generation begins. `stage_of`: by rank.
+  // A generation begins. `stage_of`: by rank. Ranks of one stage that run
+  // different numbers of micro-batches count as different stages.
   void Begin(std::vector<int32_t> stage_of, std::vector<Stage> stages);
   // A rank computed for so long in its next step. Returns a rank once, when it
   // is named or has recovered.

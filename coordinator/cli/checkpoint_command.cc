@@ -50,12 +50,16 @@ struct CheckpointOptions {
 };
 
 OrderedJson LayoutJson(const Layout& layout) {
-  return {{"pipeline", layout.pipeline},
-          {"data", layout.data},
-          {"tensor", layout.tensor},
-          {"micro_batch", layout.micro_batch},
-          {"num_microbatches", layout.num_microbatches},
-          {"zero", layout.zero}};
+  OrderedJson json = {{"pipeline", layout.pipeline},
+                      {"data", layout.data},
+                      {"tensor", layout.tensor},
+                      {"micro_batch", layout.micro_batch},
+                      {"num_microbatches", layout.num_microbatches},
+                      {"zero", layout.zero}};
+  if (layout.is_uneven()) {
+    json["extra_microbatches"] = layout.extra_microbatches;
+  }
+  return json;
 }
 
 // Parameters alone, without the optimizer's moments.
@@ -278,23 +282,30 @@ absl::Status RunExport(const CheckpointOptions& options) {
 absl::Status FitBatch(const Layout& old_layout, int32_t micro_batch,
                       Layout& layout) {
   const int32_t global_batch = old_layout.global_batch();
-  if (layout.data < 1 || global_batch % layout.data != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--data ", layout.data, " does not divide the global ",
-                     "batch of ", global_batch, " sequences"));
+  if (layout.data < 1 || layout.data > global_batch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--data ", layout.data, " replicas cannot share a global ", "batch of ",
+        global_batch, " sequences; make it 1 to ", global_batch));
   }
-  const int32_t replica_batch = global_batch / layout.data;
+  // Replicas share the batch alike where the micro-batch may be chosen so.
+  const int32_t to_divide = micro_batch == 0 && global_batch % layout.data == 0
+                                ? global_batch / layout.data
+                                : global_batch;
   layout.micro_batch = micro_batch;
   if (micro_batch == 0) {
-    layout.micro_batch = std::min(old_layout.micro_batch, replica_batch);
-    while (replica_batch % layout.micro_batch != 0) --layout.micro_batch;
+    layout.micro_batch = static_cast<int32_t>(LargestDivisorUpTo(
+        to_divide,
+        std::min(old_layout.micro_batch, global_batch / layout.data)));
   }
-  if (layout.micro_batch < 1 || replica_batch % layout.micro_batch != 0) {
+  if (layout.micro_batch < 1 || global_batch % layout.micro_batch != 0 ||
+      global_batch / layout.micro_batch < layout.data) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--micro-batch ", layout.micro_batch, " does not divide the ",
-        replica_batch, " sequences of a data replica"));
+        "--micro-batch ", layout.micro_batch, " does not cut the global batch ",
+        "of ", global_batch, " sequences into at least one micro-batch for ",
+        "each of ", layout.data, " data replicas; make it a divisor of ",
+        global_batch, " up to ", global_batch / layout.data));
   }
-  layout.num_microbatches = replica_batch / layout.micro_batch;
+  layout.ShareBatch(global_batch);
   return absl::OkStatus();
 }
 

@@ -46,6 +46,7 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
     message.add_sizes(layout.*row.size);
   }
   message.set_num_microbatches(layout.num_microbatches);
+  message.set_extra_microbatches(layout.extra_microbatches);
   message.set_zero(layout.zero);
   message.set_precision(ToMessage(layout.precision));
   message.set_gradient_reduction(static_cast<protocol::LayoutGradientReduction>(
@@ -81,6 +82,7 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
 Layout FromMessage(const protocol::LayoutMessage& message) {
   Layout layout = {
       .num_microbatches = message.num_microbatches(),
+      .extra_microbatches = message.extra_microbatches(),
       .zero = message.zero(),
       .precision = FromMessage(message.precision()),
       .gradient_reduction = FromMessage(message.gradient_reduction()),

@@ -139,7 +139,7 @@ StepTime StepModel::State::TimeOf(const Layout& layout,
                                   const PipelinePasses& passes) const {
   const LayerTime& pass = passes.slowest;
   const double all_stages = passes.all_stages_s;
-  const double microbatches = layout.num_microbatches;
+  const double microbatches = layout.most_microbatches();
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
   StepTime time;
@@ -184,7 +184,7 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   const CostModel& cost = state_->cost;
   const auto& [known_layout, passes, passes_time] = state_->PassesOf(layout);
   const LayerTime& pass = passes.slowest;
-  const double microbatches = layout.num_microbatches;
+  const double microbatches = layout.most_microbatches();
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
   StepPrediction prediction{.time = passes_time};
@@ -304,7 +304,7 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
   const ModelSpec& model = state_->model;
   const Implementation& how = state_->implementation;
   PipelineCosts costs{.num_stages = layout.pipeline,
-                      .num_microbatches = layout.num_microbatches,
+                      .num_microbatches = layout.most_microbatches(),
                       .transfer_s = state_->HopSeconds(layout)};
   const std::vector<LayerRange> chunks = ChunkLayers(model, layout, how);
   for (size_t c = 0; c < chunks.size(); ++c) {

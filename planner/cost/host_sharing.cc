@@ -40,7 +40,7 @@ double CommunicationSlowdown(std::span<const double> factors,
 double NumComputing(const Layout& layout, const HardwareProfile& profile) {
   const std::vector<double>& factors = profile.compute_contention;
   if (!SharesCores(factors)) return 0;
-  const double num_microbatches = layout.num_microbatches;
+  const double num_microbatches = layout.most_microbatches();
   return num_microbatches / (num_microbatches + layout.pipeline - 1) *
          std::min(layout.num_ranks(), profile.ranks_per_host);
 }

@@ -194,7 +194,7 @@ double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
       seconds(OpKind::kSquaredNorm, owned) + seconds(OpKind::kAdamW, owned);
   if (layout.rounds_gradients()) {
     const double times =
-        layout.shards_gradients() ? layout.num_microbatches : 1;
+        layout.shards_gradients() ? layout.most_microbatches() : 1;
     sum += times * (seconds(OpKind::kRoundGradients, held) +
                     seconds(OpKind::kWidenGradients, owned));
   } else if (layout.rounds_across()) {
@@ -202,7 +202,7 @@ double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
            seconds(OpKind::kWidenGradients, slice);
   }
   if (layout.shards_gradients()) {
-    sum += (layout.num_microbatches - 1) *
+    sum += (layout.most_microbatches() - 1) *
            seconds(OpKind::kAccumulateGradients, owned);
   }
   if (float8 > 0) {
@@ -311,7 +311,7 @@ double OptimizerSeconds(const Layout& layout,
   if (layout.rounds_gradients()) {
     // All are rounded and what this rank gets of them is widened, after each
     // micro-batch where gradients are sharded.
-    const double times = layout.zero >= 2 ? layout.num_microbatches : 1;
+    const double times = layout.zero >= 2 ? layout.most_microbatches() : 1;
     bytes +=
         times * (kRoundedBytes + implementation.gradient_bytes) * (all + owned);
   } else if (layout.rounds_across()) {

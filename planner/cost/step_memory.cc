@@ -43,7 +43,7 @@ double ReceivedBytes(const Layout& layout, const Implementation& implementation,
   const bool is_inner = stage > 0 && stage < layout.pipeline - 1;
   const double buffers =
       implementation.slices_are_masters
-          ? static_cast<double>(layout.num_microbatches) * layout.interleave
+          ? static_cast<double>(layout.most_microbatches()) * layout.interleave
           : 1;
   return load.stream_bytes * buffers *
          (is_inner || layout.interleave > 1 ? 2 : 1);
@@ -178,7 +178,7 @@ double MicrobatchesHeld(const Layout& layout, int32_t stage) {
     const double chunks = layout.interleave;
     held = (stages * (chunks - 1) + 2 * (stages - stage - 1) + 1) / chunks;
   }
-  return std::min<double>(held, layout.num_microbatches);
+  return std::min<double>(held, layout.most_microbatches());
 }
 
 int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
@@ -190,7 +190,7 @@ int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
   // Chunks take turns of p micro-batches each: when the last chunk's turn is
   // over, the first has begun its next.
   const double stages = layout.pipeline;
-  const double microbatches = layout.num_microbatches;
+  const double microbatches = layout.most_microbatches();
   const double beyond = 2 * (stages - stage - 1) + 1 - stages;
   const double everywhere = std::min(stages, microbatches);
   if (beyond >= 0) {

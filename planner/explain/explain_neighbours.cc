@@ -115,7 +115,7 @@ int64_t NumListedPasses(const Plan& plan) {
   return plan.listed_bytes.empty()
              ? 0
              : int64_t{2} * layout.pipeline * layout.interleave *
-                   layout.num_microbatches;
+                   layout.most_microbatches();
 }
 
 absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -25,10 +26,15 @@ PlanTemplate TemplateOf(const Plan& plan, int32_t num_lost_nodes,
 
 // A layout that uses fewer than all devices is sometimes much faster, but
 // nobody expects half of them to be idle: at most an eighth, or as many as it
-// takes to have a layout at all.
+// takes to have a layout whose replicas share the batch evenly.
 int32_t LeastDevices(const JobSpec& job, int32_t num_devices) {
+  const auto has_even_layout = [&](int32_t devices) {
+    return absl::c_any_of(
+        EnumerateLayouts(LayoutSpaceOf(job, devices)),
+        [](const Layout& layout) { return !layout.is_uneven(); });
+  };
   int32_t most = num_devices;
-  while (most > 1 && !CheckLayouts(job, most).ok()) --most;
+  while (most > 1 && !has_even_layout(most)) --most;
   return std::min(most, num_devices - num_devices / 8);
 }
 

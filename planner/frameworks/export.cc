@@ -59,6 +59,18 @@ absl::Status CheckOptionsHaveWords(const JobSpec& job, Framework framework) {
   return absl::OkStatus();
 }
 
+// Frameworks run the same number of micro-batches on every rank.
+absl::Status CheckIsEven(const Layout& layout, Framework framework) {
+  if (!layout.is_uneven()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the layout runs ", layout.most_microbatches(), " micro-batches on ",
+      layout.extra_microbatches, " of ", layout.data, " data replicas and ",
+      layout.num_microbatches, " on the others, which ", framework->name,
+      " has no words for; set layout.data to a number that divides ",
+      "training.global_batch, ", layout.global_batch(), ", for example ",
+      LargestDivisorUpTo(layout.global_batch(), layout.data)));
+}
+
 // Adds the differences and assumptions that hold for every framework.
 void NoteCommon(Export& out) {
   out.differences.push_back(
@@ -223,6 +235,7 @@ absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
   RETURN_IF_ERROR(
       ValidatePlannedLayout(job.model, layout, job.training.global_batch));
   RETURN_IF_ERROR(CheckOptionsHaveWords(job, framework));
+  RETURN_IF_ERROR(CheckIsEven(layout, framework));
   Export out{.framework = framework, .job = job, .layout = layout};
   RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
   PinLayout(layout, &out.job);

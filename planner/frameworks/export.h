@@ -24,8 +24,8 @@ namespace millrace {
 // into a host's share or consists of whole shares.
 //
 // Returns InvalidArgument for a layout that ValidatePlannedLayout() refuses,
-// for a job that the framework cannot express (naming the job's key), and for
-// frameworks without layouts.
+// for a job that the framework cannot express (naming the job's key), for an
+// uneven layout, and for frameworks without layouts.
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
                                          Framework framework,

@@ -69,6 +69,23 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   return meshes;
 }
 
+// Sequences of a micro-batch, the most first, that cut the batch into enough
+// micro-batches for all replicas. Replicas have different numbers of them only
+// where no smaller micro-batch would make them equal.
+std::vector<int32_t> MicroBatches(const LayoutSpace& space,
+                                  const Layout& mesh) {
+  std::vector<int32_t> micro_batches = DivisorsOf(space.global_batch);
+  const bool has_even_cut = space.global_batch % mesh.data == 0 &&
+                            !space.constraints.micro_batch.has_value();
+  std::erase_if(micro_batches, [&](int32_t micro_batch) {
+    const int64_t count = space.global_batch / micro_batch;
+    return !Allows(space.constraints.micro_batch, micro_batch) ||
+           count < mesh.data || (has_even_cut && count % mesh.data != 0);
+  });
+  std::reverse(micro_batches.begin(), micro_batches.end());
+  return micro_batches;
+}
+
 // The first key of the job that asks for what workers cannot execute.
 std::optional<PlanOnlyKey> FirstPlanOnlyKey(const LayoutSpace& space) {
   for (const std::vector<PlanOnlyKey>& keys :
@@ -139,12 +156,8 @@ std::string NearestObstacle(const LayoutSpace& space) {
       SetRecompute(space.constraints.recompute, &layout);
     }
     layout.micro_batch = space.constraints.micro_batch.value_or(1);
-    const int64_t sequences =
-        int64_t{layout.micro_batch} * int64_t{layout.data};
-    layout.num_microbatches = static_cast<int32_t>(
-        std::max<int64_t>(1, space.global_batch / sequences));
-    int64_t gap =
-        std::abs(sequences * layout.num_microbatches - space.global_batch);
+    layout.ShareBatch(space.global_batch);
+    int64_t gap = std::abs(layout.global_batch() - space.global_batch);
     if (!ValidateLayout(space.model, layout, layout.global_batch()).ok()) {
       gap += std::numeric_limits<int32_t>::max();
     }
@@ -269,22 +282,17 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
     return layouts;
   }
   for (const Layout& mesh : EnumerateMeshes(space)) {
-    if (space.global_batch % mesh.data != 0) continue;
-    const int64_t replica_batch = space.global_batch / mesh.data;
-    const std::vector<int32_t> counts = DivisorsOf(replica_batch);
+    const std::vector<int32_t> micro_batches = MicroBatches(space, mesh);
     for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
       const bool is_asked_for = space.constraints.zero == zero;
       const bool is_offered = !space.constraints.zero.has_value() &&
                               zero <= (mesh.data > 1 ? 1 : 0);
       if (!is_asked_for && !is_offered) continue;
-      for (const int32_t count : counts) {
-        if (!Allows(space.constraints.micro_batch, replica_batch / count)) {
-          continue;
-        }
+      for (const int32_t micro_batch : micro_batches) {
         Layout layout = mesh;
         layout.zero = zero;
-        layout.num_microbatches = count;
-        layout.micro_batch = static_cast<int32_t>(replica_batch / count);
+        layout.micro_batch = micro_batch;
+        layout.ShareBatch(space.global_batch);
         if (space.constraints.recompute != kAuto) {
           SetRecompute(AllowedRecomputes(space, layout).front(), &layout);
         }

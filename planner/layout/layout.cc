@@ -86,6 +86,13 @@ GradientReduction GradientReductionOf(absl::string_view name) {
   return GradientReduction::kFloat32;
 }
 
+void Layout::ShareBatch(int64_t global_batch) {
+  const int64_t sequences = global_batch / micro_batch;
+  const bool has_enough = sequences >= data;
+  num_microbatches = has_enough ? static_cast<int32_t>(sequences / data) : 1;
+  extra_microbatches = has_enough ? static_cast<int32_t>(sequences % data) : 0;
+}
+
 const PrecisionRecipe& RecipeOf(const Layout& layout) {
   return RecipeOf(layout.precision, layout.gemm_format);
 }
@@ -182,8 +189,12 @@ std::string LayoutToString(const Layout& layout) {
       absl::StrAppend(&text, " x ", layout.expert_tensor);
     }
   }
-  absl::StrAppend(&text, ", ", layout.num_microbatches, " micro-batch",
-                  layout.num_microbatches == 1 ? "" : "es", " of ",
+  const int32_t most = layout.most_microbatches();
+  absl::StrAppend(&text, ", ", most);
+  if (layout.is_uneven()) {
+    absl::StrAppend(&text, " or ", layout.num_microbatches);
+  }
+  absl::StrAppend(&text, " micro-batch", most == 1 ? "" : "es", " of ",
                   layout.micro_batch, ", ZeRO ", layout.zero, ", ",
                   PrecisionName(layout));
   if (layout.rounds_gradients()) {

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_PLANNER_LAYOUT_LAYOUT_H_
 #define MILLRACE_PLANNER_LAYOUT_LAYOUT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -68,7 +69,8 @@ struct CopyEngineUse {
   friend bool operator==(const CopyEngineUse&, const CopyEngineUse&) = default;
 };
 
-inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
+inline constexpr int32_t kMaximumZero = 3;     // The highest ZeRO stage.
+inline constexpr int32_t kMostUnevenZero = 1;  // Of uneven layouts.
 
 // The loss that a step minimizes (training.objective): the cross entropy of
 // tokens, or the loss of pairs of a preferred and a rejected answer (Rafailov
@@ -108,9 +110,13 @@ struct Layout {
   int32_t context = 1;
   int32_t expert = 1;
   int32_t expert_tensor = 1;
-  int32_t interleave = 1;        // Chunks of layers a stage, with kInterleaved.
-  int32_t micro_batch = 1;       // Sequences of one micro-batch.
-  int32_t num_microbatches = 1;  // Per step and data replica.
+  int32_t interleave = 1;   // Chunks of layers a stage, with kInterleaved.
+  int32_t micro_batch = 1;  // Sequences of one micro-batch.
+  // Per step and data replica; the first `extra_microbatches` replicas run one
+  // more. 0 <= extra_microbatches < data. Above 0, the layout is uneven, which
+  // takes a replica that meets the others once a step alone (ValidateLayout).
+  int32_t num_microbatches = 1;
+  int32_t extra_microbatches = 0;
   // ZeRO's stage (Rajbhandari et al., 2020). The data axis, and with it the
   // context axis, shards nothing (0), the optimizer's state (1), gradients too
   // (2), parameters too (3).
@@ -162,9 +168,31 @@ struct Layout {
   bool trains_preferences() const {
     return objective == Objective::kPreference;
   }
+  bool is_uneven() const { return extra_microbatches > 0; }
+  // Micro-batches of a data replica. Replica 0 has the most.
+  int32_t num_microbatches_of(int32_t data_idx) const {
+    return num_microbatches + (data_idx < extra_microbatches ? 1 : 0);
+  }
+  int32_t most_microbatches() const { return num_microbatches_of(0); }
+  // Micro-batches of the replicas before this one.
+  int32_t first_microbatch_of(int32_t data_idx) const {
+    return data_idx * num_microbatches + std::min(data_idx, extra_microbatches);
+  }
+  // Sets the micro-batches of all replicas alike.
+  void SetMicrobatches(int32_t count) {
+    num_microbatches = count;
+    extra_microbatches = 0;
+  }
+  // Shares the micro-batches of `global_batch` sequences among the replicas. A
+  // batch that gives a replica none, or that is no multiple of micro_batch,
+  // makes a layout that ValidateLayout() refuses for it.
+  void ShareBatch(int64_t global_batch);
+
   int32_t num_ranks() const;  // The product of the axes that add ranks.
   // Sequences of one optimizer step over all replicas.
-  int32_t global_batch() const { return micro_batch * num_microbatches * data; }
+  int32_t global_batch() const {
+    return micro_batch * first_microbatch_of(data);
+  }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -186,8 +214,11 @@ int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
 // Returns InvalidArgument with the reason and the smallest change that would
 // help: heads, key-value heads, ffn_hidden, vocabulary and the tokens of a
 // micro-batch divisible by `tensor`; at least one layer a stage; global batch =
-// micro_batch x num_microbatches x data; what is computed again, of every stage
-// or of all.
+// micro_batch x (num_microbatches x data + extra_microbatches); what is
+// computed again, of every stage or of all. A layout is uneven only where data
+// replicas meet once a step: not with ZeRO 2 or 3, whose replicas meet in every
+// micro-batch, nor where they share experts or a pipeline's transfers are by
+// copy engines.
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
 
@@ -204,9 +235,10 @@ void SetRecompute(const StageRecomputes& stages, Layout* layout);
 const PrecisionRecipe& RecipeOf(const Layout& layout);
 const char* PrecisionName(const Layout& layout);
 
-// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
-// ", recompute full" where anything is, or ", recompute full (2 stages),
-// norm (6)" in their order; then ", copy engines" where they do anything.
+// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16"; "6 or 5
+// micro-batches" where it is uneven; and ", recompute full" where anything is,
+// or ", recompute full (2 stages), norm (6)" in their order; then ", copy
+// engines" where they do anything.
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

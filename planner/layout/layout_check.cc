@@ -110,22 +110,71 @@ absl::Status ValidateDataGroups(const Layout& layout) {
   return absl::OkStatus();
 }
 
+// "layout.zero is 2, whose replicas ...": why data replicas meet in every
+// micro-batch, or empty.
+std::string MeetingInMicrobatches(const Layout& layout) {
+  if (layout.shards_gradients()) {
+    return absl::StrCat("layout.zero is ", layout.zero,
+                        ", with which replicas meet in every micro-batch");
+  }
+  if (layout.expert > 1) {
+    return absl::StrCat(
+        "layout.expert is ", layout.expert,
+        ", so that replicas share experts in every micro-batch");
+  }
+  if (layout.pipeline > 1 && layout.copy_engines.transfers) {
+    return "copy engines transfer between stages, which takes one order of all "
+           "replicas' instructions";
+  }
+  return "";
+}
+
+absl::Status ValidateUneven(const Layout& layout) {
+  const int32_t extra = layout.extra_microbatches;
+  if (extra < 0 || extra >= layout.data) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        extra, " of ", layout.data,
+        " data replicas run one micro-batch more; it must be 0 to ",
+        layout.data - 1));
+  }
+  if (!layout.is_uneven()) return absl::OkStatus();
+  const std::string meeting = MeetingInMicrobatches(layout);
+  if (meeting.empty()) return absl::OkStatus();
+  const int32_t microbatches = layout.first_microbatch_of(layout.data);
+  return absl::InvalidArgumentError(absl::StrCat(
+      microbatches, " micro-batches of ", layout.micro_batch, " on ",
+      layout.data,
+      " data replicas give some replicas one more than others, but ", meeting,
+      "; set layout.data to ", LargestDivisorUpTo(microbatches, layout.data),
+      layout.shards_gradients() ? " or layout.zero to 1" : ""));
+}
+
 absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
-  const int64_t cut =
-      int64_t{layout.micro_batch} * layout.num_microbatches * layout.data;
+  const int64_t micro_batch = layout.micro_batch;
+  const int64_t count = int64_t{layout.num_microbatches} * layout.data +
+                        layout.extra_microbatches;
+  const int64_t cut = micro_batch * count;
   if (cut == global_batch) return absl::OkStatus();
-  const int64_t unit = int64_t{layout.micro_batch} * layout.data;
+  const int64_t unit = micro_batch * layout.data;
+  const int64_t sequences = global_batch / micro_batch;
+  const bool can_be_uneven = MeetingInMicrobatches(layout).empty();
   std::string fix;
   if (global_batch >= unit && global_batch % unit == 0) {
     fix = absl::StrCat("use ", global_batch / unit, " micro-batches");
+  } else if (can_be_uneven && global_batch % micro_batch == 0 &&
+             sequences >= layout.data) {
+    fix = absl::StrCat("use ", sequences / layout.data,
+                       " micro-batches, and one more on ",
+                       sequences % layout.data, " of the replicas");
   } else {
     fix = absl::StrCat("set training.global_batch to ",
                        std::max<int64_t>(1, global_batch / unit) * unit);
     // Where one of the two divides the batch, it can stay.
-    if (global_batch % layout.micro_batch == 0) {
-      absl::StrAppend(
-          &fix, " or layout.data to ",
-          LargestDivisorUpTo(global_batch / layout.micro_batch, layout.data));
+    if (global_batch % micro_batch == 0) {
+      absl::StrAppend(&fix, " or layout.data to ",
+                      can_be_uneven
+                          ? std::min<int64_t>(sequences, layout.data)
+                          : LargestDivisorUpTo(sequences, layout.data));
     } else if (global_batch % layout.data == 0) {
       absl::StrAppend(
           &fix, " or layout.micro_batch to ",
@@ -134,7 +183,10 @@ absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "training.global_batch is ", global_batch, ", but micro-batches of ",
-      layout.micro_batch, " x ", layout.num_microbatches, " micro-batches x ",
+      micro_batch, " x ",
+      layout.is_uneven()
+          ? absl::StrCat(count, " micro-batches on ")
+          : absl::StrCat(layout.num_microbatches, " micro-batches x "),
       layout.data, " data replicas make ", cut, "; ", fix));
 }
 
@@ -206,6 +258,7 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
         absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
   }
   RETURN_IF_ERROR(ValidateDataGroups(layout));
+  RETURN_IF_ERROR(ValidateUneven(layout));
   RETURN_IF_ERROR(ValidateSchedule(layout));
   RETURN_IF_ERROR(ValidateRecompute(layout));
   if (layout.pipeline > model.num_layers) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <variant>
@@ -141,19 +142,26 @@ void SetClocks(std::vector<RankStep>* steps) {
   }
 }
 
-void AddGroups(const Program& program, Group group,
+// The members' collectives meet in the order of their lanes.
+void AddGroups(std::span<const Program> programs, Group group,
                std::vector<Meeting>* meetings) {
-  const Layout& layout = program.layout;
-  const std::vector<InstructionId> ids = CollectivesOf(program, group);
-  if (ids.empty() || GroupSize(layout, group) < 2) return;
+  const Layout& layout = programs.front().layout;
+  if (GroupSize(layout, group) < 2) return;
+  std::vector<std::vector<InstructionId>> ids;  // By Program.
+  for (const Program& program : programs) {
+    ids.push_back(CollectivesOf(program, group));
+  }
+  const auto ids_of = [&](Rank rank) -> const std::vector<InstructionId>& {
+    return ids[ProgramIdx(layout, CoordinatesOf(layout, rank))];
+  };
   for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
-    if (CoordinatesOf(layout, Rank{rank}).pipeline != program.stage) continue;
     if (GroupIndex(layout, group, Rank{rank}) != 0) continue;
     const std::vector<Rank> members = GroupMembers(layout, group, Rank{rank});
-    for (const InstructionId id : ids) {
+    for (size_t i = 0; i < ids_of(Rank{rank}).size(); ++i) {
       Meeting meeting;
       for (const Rank member : members) {
-        meeting.push_back({static_cast<size_t>(ToInt(member)), id});
+        meeting.push_back(
+            {static_cast<size_t>(ToInt(member)), ids_of(member).at(i)});
       }
       meetings->push_back(std::move(meeting));
     }
@@ -165,30 +173,40 @@ void AddAcrossStages(std::span<const Program> programs,
                      std::vector<Meeting>* meetings) {
   const Layout& layout = programs.front().layout;
   if (layout.num_ranks() < 2) return;
-  std::vector<const Program*> stages;
-  for (const Program& program : programs) stages.push_back(&program);
-  const absl::StatusOr<std::vector<StageMeeting>> of_stages =
-      StageMeetingsOf(stages);
-  CHECK(of_stages.ok()) << of_stages.status();
-  for (const StageMeeting& members : *of_stages) {
-    const auto [first_stage, first_id] = members.front();
-    const bool is_world =
-        IsCollective(programs[first_stage].instructions[first_id].kind);
-    Meeting world;
-    for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
-      MeshCoordinates at = CoordinatesOf(layout, Rank{rank});
-      const auto rank_idx = static_cast<size_t>(rank);
-      if (is_world) {
-        world.push_back({rank_idx, members[at.pipeline].id});
-      } else if (at.pipeline == first_stage) {
-        ++at.pipeline;
-        const auto next_idx = static_cast<size_t>(ToInt(RankOf(layout, at)));
-        meetings->push_back(
-            {{rank_idx, first_id}, {next_idx, members.back().id}});
-      }
+  std::vector<Meeting> worlds;
+  // Of the replicas with the most micro-batches, then of the others.
+  const auto num_stages = static_cast<size_t>(layout.pipeline);
+  for (size_t first = 0; first < programs.size(); first += num_stages) {
+    std::vector<const Program*> stages;
+    for (const Program& program : programs.subspan(first, num_stages)) {
+      stages.push_back(&program);
     }
-    if (is_world) meetings->push_back(std::move(world));
+    const absl::StatusOr<std::vector<StageMeeting>> of_stages =
+        StageMeetingsOf(stages);
+    CHECK(of_stages.ok()) << of_stages.status();
+    size_t num_worlds = 0;
+    for (const StageMeeting& members : *of_stages) {
+      const auto [first_stage, first_id] = members.front();
+      const bool is_world =
+          IsCollective(stages[first_stage]->instructions[first_id].kind);
+      if (is_world && num_worlds == worlds.size()) worlds.emplace_back();
+      for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
+        MeshCoordinates at = CoordinatesOf(layout, Rank{rank});
+        if (ProgramIdx(layout, at) != first + at.pipeline) continue;
+        const auto rank_idx = static_cast<size_t>(rank);
+        if (is_world) {
+          worlds[num_worlds].push_back({rank_idx, members[at.pipeline].id});
+        } else if (at.pipeline == first_stage) {
+          ++at.pipeline;
+          const auto next_idx = static_cast<size_t>(ToInt(RankOf(layout, at)));
+          meetings->push_back(
+              {{rank_idx, first_id}, {next_idx, members.back().id}});
+        }
+      }
+      if (is_world) ++num_worlds;
+    }
   }
+  std::move(worlds.begin(), worlds.end(), std::back_inserter(*meetings));
 }
 
 }  // namespace
@@ -211,14 +229,16 @@ absl::StatusOr<std::vector<RankStep>> AlignRanks(
       return NotThisLayout(
           absl::StrCat("lacks rank ", rank, " of ", layout.num_ranks()));
     }
-    const int32_t stage = CoordinatesOf(layout, Rank{rank}).pipeline;
+    const MeshCoordinates place = CoordinatesOf(layout, Rank{rank});
+    const int32_t stage = place.pipeline;
     if (found->second->stage != stage) {
       return NotThisLayout(absl::StrCat("has rank ", rank, " in stage ",
                                         found->second->stage,
                                         ", the layout in stage ", stage));
     }
     ASSIGN_OR_RETURN(RankStep step,
-                     ReadRank(programs[stage], *found->second, from_start));
+                     ReadRank(programs[ProgramIdx(layout, place)],
+                              *found->second, from_start));
     steps.push_back(std::move(step));
   }
   if (by_rank.size() != steps.size()) {
@@ -231,10 +251,8 @@ absl::StatusOr<std::vector<RankStep>> AlignRanks(
 
 std::vector<Meeting> MeetingsOf(std::span<const Program> programs) {
   std::vector<Meeting> meetings;
-  for (const Program& program : programs) {
-    for (const Group group : CollectiveGroups(program.layout)) {
-      AddGroups(program, group, &meetings);
-    }
+  for (const Group group : CollectiveGroups(programs.front().layout)) {
+    AddGroups(programs, group, &meetings);
   }
   AddAcrossStages(programs, &meetings);
   return meetings;

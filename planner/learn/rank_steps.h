@@ -37,6 +37,7 @@ struct Participant {
 // All participants of one collective or transfer, at least two.
 using Meeting = std::vector<Participant>;
 
+// `programs` are those of all ranks, by ProgramIdx(), here and below.
 // Returns the steps indexed by rank. Each rank's clock counts from its own
 // start of the step. Collectives end at one moment on all ranks, and these ends
 // convert all times to rank 0's clock. Returns the errors of ObserveStep()
@@ -45,7 +46,7 @@ absl::StatusOr<std::vector<RankStep>> AlignRanks(
     std::span<const Program> programs, const Timeline& timeline,
     bool from_start);
 
-// Returns the meetings of all stages' Programs: tensor, data and world
+// Returns the meetings of all ranks' Programs: tensor, data and world
 // collectives, and transfers.
 std::vector<Meeting> MeetingsOf(std::span<const Program> programs);
 

@@ -54,7 +54,7 @@ StepMix MixOf(ModelSpec model, const Layout& layout, int64_t num_layers) {
   for (const GraphOp& op : graph.epilogue) {
     if (!std::holds_alternative<OptimizerAttributes>(op.attributes)) continue;
     auto attributes = std::get<OptimizerAttributes>(op.attributes);
-    attributes.num_elements /= layout.num_microbatches;
+    attributes.num_elements /= layout.most_microbatches();
     if (attributes.num_elements == 0) continue;
     mix.ops.push_back({op.kind, attributes, layout.micro_batch});
   }

@@ -131,7 +131,7 @@ class Observer {
   // Compares each pass with the expected time of its ops, since passes differ:
   // only the first one zeroes gradients.
   Scatter PassScatter() const {
-    const bool has_one = layout().num_microbatches == 1;
+    const bool has_one = layout().most_microbatches() == 1;
     std::map<std::pair<size_t, bool>, std::vector<double>> log_ratios;
     for (const auto& [key, pass] : passes_) {
       const auto& [rank, is_forward, microbatch_idx] = key;

@@ -77,7 +77,8 @@ struct ObservationOptions {
 };
 
 // Observes one step. `timeline` has every instruction of every rank of the
-// Programs' layout, and `programs[i]` is stage i. `cost` belongs to the profile
+// Programs' layout, and `programs` are those of all ranks, by ProgramIdx().
+// `cost` belongs to the profile
 // that the plan was made with.
 //
 // Waiting for others is no part of an op. A collective counts with the time of

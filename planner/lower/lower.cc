@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <stop_token>
 #include <utility>
@@ -46,6 +47,7 @@ class Lowering {
       : graph_(graph),
         stop_(std::move(stop)),
         passes_(std::move(passes)),
+        num_microbatches_(NumMicrobatches(passes_)),
         program_{.kind = kind,
                  .layout = layout,
                  .stage = stage,
@@ -58,8 +60,7 @@ class Lowering {
     Reserve();
     EmitAll(graph_.prologue);
     buffer_of_microbatch_.assign(
-        program_.layout.num_microbatches,
-        std::vector<BufferId>(graph_.tensors.size(), -1));
+        num_microbatches_, std::vector<BufferId>(graph_.tensors.size(), -1));
     for (size_t i = 0; i < passes_.size(); ++i) {
       RETURN_IF_ERROR(CheckNotStopped(stop_));
       if (passes_[i].kind == ChunkPassKind::kWeightGradient) {
@@ -86,24 +87,29 @@ class Lowering {
     std::vector<const GraphOp*> afterwards;
   };
 
+  static int32_t NumMicrobatches(const std::vector<ChunkPass>& passes) {
+    return static_cast<int32_t>(
+        std::count_if(passes.begin(), passes.end(), [](const ChunkPass& pass) {
+          return pass.kind == ChunkPassKind::kForward;
+        }));
+  }
+
   // Vectors that grow would move all their elements several times.
   void Reserve() {
     size_t num_instructions = graph_.prologue.size() + graph_.epilogue.size();
-    size_t num_microbatches = 0;
     for (const ChunkPass& pass : passes_) {
       // OpsOf() an input-gradient pass counts its weight gradients already.
       if (pass.kind == ChunkPassKind::kWeightGradient) continue;
       num_instructions += OpsOf(pass.kind).size();
-      if (pass.kind == ChunkPassKind::kForward) ++num_microbatches;
     }
     const size_t num_reductions =
-        program_.layout.shards_gradients() ? num_microbatches : 1;
+        program_.layout.shards_gradients() ? num_microbatches_ : 1;
     for (const std::vector<GraphOp>& ops : graph_.reduce_by_bucket) {
       num_instructions += num_reductions * ops.size();
     }
     program_.instructions.reserve(num_instructions);
     order_.Reserve(num_instructions);
-    program_.buffers.reserve(num_microbatches * graph_.tensors.size());
+    program_.buffers.reserve(num_microbatches_ * graph_.tensors.size());
   }
 
   const std::vector<GraphOp>& OpsOf(ChunkPassKind kind) const {
@@ -272,7 +278,7 @@ class Lowering {
   void EmitReductions(int32_t bucket, int32_t microbatch_idx) {
     const Layout& layout = program_.layout;
     if (!layout.shards_gradients()) {
-      if (microbatch_idx != layout.num_microbatches - 1) return;
+      if (microbatch_idx != num_microbatches_ - 1) return;
       if (!layout.rounds_gradients() && !layout.rounds_across()) {
         EmitAll(graph_.reduce_by_bucket[bucket]);
         return;
@@ -285,8 +291,7 @@ class Lowering {
         PointersTo(is_first ? graph_.first_reduce_by_bucket[bucket]
                             : graph_.reduce_by_bucket[bucket]),
         microbatch_idx, {});
-    if (layout.shards_gradients() &&
-        microbatch_idx == layout.num_microbatches - 1) {
+    if (layout.shards_gradients() && microbatch_idx == num_microbatches_ - 1) {
       const std::vector<const GraphOp*> last =
           PointersTo(graph_.last_reduce_by_bucket[bucket]);
       // Slices that are rounded before they go across wait for their turn on
@@ -442,6 +447,7 @@ class Lowering {
   const Graph& graph_;
   const std::stop_token stop_;
   const std::vector<ChunkPass> passes_;
+  const int32_t num_microbatches_;  // Of this data replica.
   Program program_;
   std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
   std::vector<std::vector<BufferId>> buffer_of_microbatch_;
@@ -469,10 +475,15 @@ absl::Status CheckInput(const ModelSpec& model, const Layout& layout,
       "stage ", stage, " of a pipeline of ", layout.pipeline, " stages"));
 }
 
-absl::StatusOr<PassOrder> TrainingOrder(const Layout& layout) {
-  if (layout.schedule == Schedule::kListScheduled) return ListedOrder(layout);
-  const PipelineShape shape = {.num_stages = layout.pipeline,
-                               .num_microbatches = layout.num_microbatches};
+// The passes of a data replica.
+absl::StatusOr<PassOrder> TrainingOrder(const Layout& layout,
+                                        int32_t data_idx) {
+  if (layout.schedule == Schedule::kListScheduled) {
+    return ListedOrder(layout, data_idx);
+  }
+  const PipelineShape shape = {
+      .num_stages = layout.pipeline,
+      .num_microbatches = layout.num_microbatches_of(data_idx)};
   PassOrder order;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     order.push_back(layout.schedule == Schedule::kZeroBubble
@@ -493,13 +504,14 @@ absl::StatusOr<Program> LowerTraining(const ModelSpec& model,
       .Run();
 }
 
+// The Programs of all stages, for a data replica.
 absl::StatusOr<std::vector<Program>> BuildAll(const ModelSpec& model,
                                               const Layout& layout,
-                                              int num_threads,
+                                              int32_t data_idx, int num_threads,
                                               const std::stop_token& stop) {
   RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
   RETURN_IF_ERROR(CheckProgramSize(model, layout, stop));
-  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout, data_idx));
   std::vector<Program> programs(layout.pipeline);
   const auto lower = [&](int64_t i) -> absl::Status {
     const auto stage = static_cast<int32_t>(i);
@@ -516,23 +528,55 @@ absl::StatusOr<std::vector<Program>> BuildAll(const ModelSpec& model,
 
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
-                                             int32_t stage,
+                                             const MeshCoordinates& rank,
                                              const std::stop_token& stop) {
+  const int32_t stage = rank.pipeline;
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  if (rank.data < 0 || rank.data >= layout.data) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data replica ", rank.data, " of ", layout.data, " replicas"));
+  }
   if (NeedsCommonOrder(layout)) {
     // Callers build the Programs of several stages side by side.
-    ASSIGN_OR_RETURN(std::vector<Program> programs,
-                     BuildAll(model, layout, /*num_threads=*/1, stop));
+    ASSIGN_OR_RETURN(
+        std::vector<Program> programs,
+        BuildAll(model, layout, rank.data, /*num_threads=*/1, stop));
     return std::move(programs[stage]);
   }
   RETURN_IF_ERROR(CheckProgramSize(model, layout, stop));
-  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout, rank.data));
   return LowerTraining(model, layout, stage, std::move(order[stage]), stop);
+}
+
+absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
+                                             const Layout& layout,
+                                             int32_t stage,
+                                             const std::stop_token& stop) {
+  return BuildTrainingProgram(model, layout, MeshCoordinates{.pipeline = stage},
+                              stop);
 }
 
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const ModelSpec& model, const Layout& layout, const std::stop_token& stop) {
-  return BuildAll(model, layout, NumComputeThreads(), stop);
+  return BuildAll(model, layout, /*data_idx=*/0, NumComputeThreads(), stop);
+}
+
+absl::StatusOr<std::vector<Program>> BuildShorterPrograms(
+    const ModelSpec& model, const Layout& layout) {
+  if (!layout.is_uneven()) return std::vector<Program>();
+  return BuildAll(model, layout, /*data_idx=*/layout.data - 1,
+                  NumComputeThreads(), /*stop=*/{});
+}
+
+absl::StatusOr<std::vector<Program>> BuildProgramsOfRanks(
+    const ModelSpec& model, const Layout& layout) {
+  ASSIGN_OR_RETURN(std::vector<Program> programs,
+                   BuildTrainingPrograms(model, layout));
+  ASSIGN_OR_RETURN(std::vector<Program> shorter,
+                   BuildShorterPrograms(model, layout));
+  programs.insert(programs.end(), std::make_move_iterator(shorter.begin()),
+                  std::make_move_iterator(shorter.end()));
+  return programs;
 }
 
 absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,

@@ -15,21 +15,38 @@
 
 namespace millrace {
 
-// One pipeline stage's training step. `layout` must pass ValidateLayout. A
-// Program that would be too large gives CheckProgramSize()'s status. Where
-// stages have one order in common (planner/lower/common_order.h), all of them
-// are lowered. Cancelled once a stop is requested.
+// A rank's training step; of its coordinates, stage and data replica matter.
+// `layout` must pass ValidateLayout. A Program that would be too large gives
+// CheckProgramSize()'s status. Where stages have one order in common
+// (planner/lower/common_order.h), all of them are lowered. Cancelled once a
+// stop is requested.
+absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
+                                             const Layout& layout,
+                                             const MeshCoordinates& rank,
+                                             const std::stop_token& stop = {});
+
+// The same of a stage's ranks in data replica 0, which has the most
+// micro-batches.
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage,
                                              const std::stop_token& stop = {});
 
-// The Programs of all stages, in order, lowered side by side on all cores. It
-// is also quicker than one by one where the order of passes is made for all at
-// once. Cancelled once a stop is requested.
+// Data replica 0's Programs of all stages, in order, lowered side by side on
+// all cores: those that take the longest. It is also quicker than one by one
+// where the order of passes is made for all at once. Cancelled once a stop is
+// requested.
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const ModelSpec& model, const Layout& layout,
     const std::stop_token& stop = {});
+
+// By stage, the Programs of the data replicas of an uneven layout that have
+// fewer micro-batches; empty if all have the same.
+absl::StatusOr<std::vector<Program>> BuildShorterPrograms(
+    const ModelSpec& model, const Layout& layout);
+// The Programs of all ranks, which ProgramIdx() tells apart.
+absl::StatusOr<std::vector<Program>> BuildProgramsOfRanks(
+    const ModelSpec& model, const Layout& layout);
 
 // Forward only, one micro-batch a step and data replica; its loss scalar is
 // the mean over the ranks' micro-batches. Shares the persistent arena's layout

@@ -29,7 +29,7 @@ struct ProgramSize {
 absl::StatusOr<int64_t> CountOf(const ModelSpec& model, Layout layout,
                                 int32_t num_microbatches,
                                 const std::stop_token& stop) {
-  layout.num_microbatches = num_microbatches;
+  layout.SetMicrobatches(num_microbatches);
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
                    BuildTrainingPrograms(model, layout, stop));
   int64_t count = 0;
@@ -66,17 +66,18 @@ MicrobatchBounds MicrobatchBoundsOf(const ModelSpec& model,
 
 absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout,
                               const std::stop_token& stop) {
-  if (layout.num_microbatches <=
+  if (layout.most_microbatches() <=
       MicrobatchBoundsOf(model, layout).always_few_enough) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const ProgramSize size, SizeOf(model, layout, stop));
-  const int64_t count = size.base + layout.num_microbatches * size.each;
+  const int64_t count = size.base + layout.most_microbatches() * size.each;
   if (count <= kMostInstructions) return absl::OkStatus();
   const int64_t most = std::max<int64_t>(
       kFewMicrobatches + 1, (kMostInstructions - size.base) / size.each);
   return absl::ResourceExhaustedError(absl::StrCat(
-      "a step of ", layout.num_microbatches, " micro-batches has Programs of ",
+      "a step of ", layout.most_microbatches(),
+      " micro-batches has Programs of ",
       FormatCount(static_cast<double>(count)), " instructions, and more than ",
       kMostInstructions,
       " take too much memory and time to make: set training.global_batch to ",

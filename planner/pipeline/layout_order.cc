@@ -8,11 +8,11 @@
 
 namespace millrace {
 
-absl::StatusOr<PassOrder> ListedOrder(const Layout& layout) {
+absl::StatusOr<PassOrder> ListedOrder(const Layout& layout, int32_t data_idx) {
   // Microseconds throughout: sums are then exact.
   PipelineCosts costs;
   costs.num_stages = layout.pipeline;
-  costs.num_microbatches = layout.num_microbatches;
+  costs.num_microbatches = layout.num_microbatches_of(data_idx);
   costs.transfer_s = layout.listed_transfer_us;
   ListLimits limits;
   limits.transfer_buffers = kTransferBuffers;

@@ -18,8 +18,10 @@ inline constexpr int32_t kTransferBuffers = 2;
 // The order of all stages, a function of the costs that the layout carries, so
 // that planner and workers have the same. Stage 0, which no other waits for,
 // runs both gradients together where one follows the other. `layout` must pass
-// ValidateLayout and have that schedule.
-absl::StatusOr<PassOrder> ListedOrder(const Layout& layout);
+// ValidateLayout and have that schedule. The micro-batches are those of a data
+// replica, by default of one that has the most.
+absl::StatusOr<PassOrder> ListedOrder(const Layout& layout,
+                                      int32_t data_idx = 0);
 
 }  // namespace millrace
 

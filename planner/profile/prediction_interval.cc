@@ -128,7 +128,7 @@ NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
                           const Layout& layout) {
   const double stages = layout.pipeline;
   const double passes =
-      static_cast<double>(layout.num_microbatches) * layout.interleave;
+      static_cast<double>(layout.most_microbatches()) * layout.interleave;
   // The time that a replica's stages wait for each other, and the differences
   // between replicas. The formulas were fitted to
   // planner/simulate/simulate_passes.h for 1 to 16 stages, 8 to 64 passes and 1

@@ -6,6 +6,10 @@
 
 namespace millrace {
 CopyEngineUse CopyEngineUseOf(const Layout& layout) {
+  // Transfers need one order of all instructions
+  // (planner/lower/common_order.h), which replicas with different micro-batches
+  // do not have.
+  if (layout.pipeline > 1 && layout.is_uneven()) return {};
   return {.transfers = layout.pipeline > 1,
           .tensor_gathers = layout.tensor > 1,
           .tensor_reductions = layout.tensor > 1,

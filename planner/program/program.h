@@ -4,6 +4,7 @@
 //
 // Ranks that differ only in data or tensor index share one Program: what
 // differs (slice offsets, vocabulary rows) follows from the rank's coordinates.
+// In an uneven layout, a stage has two, which differ in their micro-batches.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_PROGRAM_H_
 #define MILLRACE_PLANNER_PROGRAM_PROGRAM_H_
@@ -15,6 +16,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "planner/layout/layout.h"
+#include "planner/layout/mesh.h"
 #include "planner/program/ops.h"
 #include "planner/program/parameters.h"
 
@@ -99,6 +101,18 @@ struct Instruction {
 // after these were initialized or loaded; empty in fp32. Weights in 8 bits are
 // made at the start of the other Programs.
 enum class ProgramKind : uint8_t { kTraining, kValidation, kPublish };
+
+// The training Program of a rank among those of all ranks: one a stage, in
+// order, of the data replicas with the most micro-batches; and behind these, in
+// an uneven layout, one a stage of the other replicas.
+inline size_t NumPrograms(const Layout& layout) {
+  return static_cast<size_t>(layout.pipeline) * (layout.is_uneven() ? 2 : 1);
+}
+inline size_t ProgramIdx(const Layout& layout, const MeshCoordinates& rank) {
+  const bool has_most =
+      layout.num_microbatches_of(rank.data) == layout.most_microbatches();
+  return static_cast<size_t>(rank.pipeline + (has_most ? 0 : layout.pipeline));
+}
 
 struct Program {
   ProgramKind kind;

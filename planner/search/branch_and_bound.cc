@@ -76,11 +76,12 @@ class OpenNodes {
 };
 
 auto SimplicityKey(const Layout& layout) {
-  return std::make_tuple(
-      layout.num_ranks(), layout.tensor, layout.context, layout.expert,
-      layout.expert_tensor, layout.pipeline, layout.interleave, layout.zero,
-      layout.data_groups, layout.recompute, layout.recompute_by_stage,
-      layout.schedule, layout.num_microbatches, layout.gradient_reduction);
+  return std::make_tuple(layout.num_ranks(), layout.tensor, layout.context,
+                         layout.expert, layout.expert_tensor, layout.pipeline,
+                         layout.interleave, layout.zero, layout.data_groups,
+                         layout.recompute, layout.recompute_by_stage,
+                         layout.schedule, layout.most_microbatches(),
+                         layout.extra_microbatches, layout.gradient_reduction);
 }
 
 bool IsFasterLayout(const RankedLayout& a, const RankedLayout& b) {
@@ -94,6 +95,7 @@ bool IsFasterLayout(const RankedLayout& a, const RankedLayout& b) {
 bool DifferInMicroBatch(Layout a, const Layout& b) {
   a.micro_batch = b.micro_batch;
   a.num_microbatches = b.num_microbatches;
+  a.extra_microbatches = b.extra_microbatches;
   return a == b;
 }
 
@@ -183,7 +185,8 @@ class BranchAndBound {
       if (replicas.empty()) continue;
       const Layout mesh = tree_.Mesh(sharding, pipeline, replicas.front());
       // The slowest stage takes the mean at least.
-      Push(mesh.num_microbatches * pass_s / pipeline, SearchStep::kMesh, mesh);
+      Push(mesh.most_microbatches() * pass_s / pipeline, SearchStep::kMesh,
+           mesh);
     }
   }
 
@@ -197,7 +200,8 @@ class BranchAndBound {
     const auto next = static_cast<size_t>(node.replicas_idx) + 1;
     if (next < replicas.size()) {
       const Layout fewer = tree_.Mesh(mesh, mesh.pipeline, replicas[next]);
-      Push(fewer.num_microbatches * evaluator_.PassFloor(mesh) / mesh.pipeline,
+      Push(fewer.most_microbatches() * evaluator_.PassFloor(mesh) /
+               mesh.pipeline,
            SearchStep::kMesh, fewer, static_cast<int32_t>(next));
     }
     if (is_too_slow) return;

@@ -66,7 +66,7 @@ double StepEvaluator::PassFloor(const Layout& sharding) {
   Layout whole = sharding;
   // One stage, so that experts are as near as they can be.
   whole.pipeline = 1;
-  whole.num_microbatches = 1;
+  whole.SetMicrobatches(1);
   whole.recompute = Sets(sharding).least;
   return model_.PredictPasses(whole).step_time_s();
 }
@@ -87,7 +87,7 @@ double StepEvaluator::MeshFloor(const Layout& mesh) {
   if (mesh.pipeline == 1) return busy_s;
   if (!MayInterleave(mesh.pipeline)) return busy_s;
   // Chunks may balance the stages better, at best evenly.
-  const double microbatches = mesh.num_microbatches;
+  const double microbatches = mesh.most_microbatches();
   const double all_stages_s = busy_s / microbatches + time.bubble_s;
   return std::min(busy_s, microbatches * all_stages_s / mesh.pipeline);
 }
@@ -139,7 +139,7 @@ int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
   smallest.pipeline =
       static_cast<int32_t>(std::min(groups, tree_.space().model.num_layers));
   smallest.data = static_cast<int32_t>(groups);
-  smallest.num_microbatches = 1;
+  smallest.SetMicrobatches(1);
   // Communicators are fewer where an axis is one.
   return LeastMemory(smallest) + model_.OverheadOf(sharding);
 }

@@ -20,14 +20,14 @@ namespace {
 
 // Micro-batches after which a stage holds as much as it ever does.
 int32_t FewMicrobatches(const Layout& layout) {
-  return std::min(layout.num_microbatches, 4 * layout.pipeline);
+  return std::min(layout.most_microbatches(), 4 * layout.pipeline);
 }
 
 // The share of kMostInstructions that are lowered at once for a layout, which
 // is the memory that pricing it takes. An upper bound.
 double ShareOfMostInstructions(const ModelSpec& model, const Layout& layout) {
   const int32_t at_once =
-      MostShortMicrobatches(layout).value_or(layout.num_microbatches);
+      MostShortMicrobatches(layout).value_or(layout.most_microbatches());
   return static_cast<double>(at_once) /
          static_cast<double>(
              MicrobatchBoundsOf(model, layout).always_few_enough);
@@ -196,10 +196,10 @@ absl::StatusOr<InstructionFinalists::Priced> InstructionFinalists::PriceOne(
   } else {
     // A few micro-batches tell of a long step that it does not fit. Where they
     // are most of the step, all of them tell nearly as soon.
-    if (2 * FewMicrobatches(layout) <= layout.num_microbatches &&
+    if (2 * FewMicrobatches(layout) <= layout.most_microbatches() &&
         layout.schedule != Schedule::kListScheduled) {
       Layout few = layout;
-      few.num_microbatches = FewMicrobatches(layout);
+      few.SetMicrobatches(FewMicrobatches(layout));
       ASSIGN_OR_RETURN(const std::vector<Program> programs,
                        BuildTrainingPrograms(model, few, stop));
       priced.num_instructions = NumInstructions(programs);
@@ -305,7 +305,7 @@ void InstructionFinalists::TakeMemory(const Prediction& memory,
 absl::StatusOr<bool> InstructionFinalists::StageFits(
     const Layout& layout, int32_t stage, const std::stop_token& stop) const {
   Layout shorter = layout;
-  shorter.num_microbatches = FewMicrobatches(layout);
+  shorter.SetMicrobatches(FewMicrobatches(layout));
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainingProgram(space_.model, shorter, stage, stop));
   return StageBytes(program, cost_.profile().memory_overhead) <= memory_limit_;

@@ -15,9 +15,17 @@ bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }
 
+int64_t CeilingOf(int64_t value, int64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
 Layout WithMicroBatch(Layout layout, int32_t micro_batch) {
   layout.micro_batch = micro_batch;
   return layout;
+}
+
+int64_t RanksOfReplica(const Layout& sharding, int32_t pipeline) {
+  return int64_t{sharding.tensor} * sharding.context * pipeline;
 }
 
 // Ranks of a stage that share the experts of each layer, given the replicas.
@@ -129,24 +137,65 @@ std::vector<int32_t> LayoutTree::Pipelines(const Layout& sharding) const {
 
 std::vector<int32_t> LayoutTree::Replicas(const Layout& sharding,
                                           int32_t pipeline) const {
-  const int64_t replica_ranks =
-      int64_t{sharding.tensor} * sharding.context * pipeline;
-  const int64_t room = space_.num_devices / replica_ranks;
   const int64_t sequences = space_.global_batch / sharding.micro_batch;
-  std::vector<int32_t> replicas;
+  const int64_t room = space_.num_devices / RanksOfReplica(sharding, pipeline);
+  std::vector<int32_t> even;
   for (auto data = batch_divisors_.rbegin(); data != batch_divisors_.rend();
        ++data) {
-    if (*data > room || sequences % *data != 0 ||
-        sequences / *data > most_microbatches_ ||
-        !Permits(space_.constraints.data, *data) ||
-        !Permits(space_.constraints.devices, replica_ranks * *data) ||
-        replica_ranks * *data < space_.least_devices ||
-        RanksForExperts(sharding, *data) % sharding.expert != 0) {
-      continue;
+    if (*data <= room && sequences % *data == 0 &&
+        AllowsReplicas(sharding, pipeline, *data)) {
+      even.push_back(*data);
     }
-    replicas.push_back(*data);
+  }
+  std::vector<int32_t> replicas =
+      UnevenReplicas(sharding, pipeline, even.empty() ? 0 : even.front());
+  replicas.insert(replicas.end(), even.begin(), even.end());
+  return replicas;
+}
+
+std::vector<int32_t> LayoutTree::UnevenReplicas(const Layout& sharding,
+                                                int32_t pipeline,
+                                                int64_t most_even) const {
+  std::vector<int32_t> replicas;
+  const LayoutConstraints& pinned = space_.constraints;
+  if (sharding.expert > 1 || pinned.zero.value_or(0) > kMostUnevenZero) {
+    return replicas;
+  }
+  const int64_t ranks = RanksOfReplica(sharding, pipeline);
+  const int64_t sequences = space_.global_batch / sharding.micro_batch;
+  // The job may ask for a number, or for so many at least.
+  const int64_t exactly = std::max<int64_t>(pinned.data.value_or(0),
+                                            pinned.devices.value_or(0) / ranks);
+  const int64_t asked_for =
+      std::max(exactly, CeilingOf(space_.least_devices, ranks));
+  int64_t data = std::min(sequences, space_.num_devices / ranks);
+  if (exactly > 0) data = std::min(data, exactly);
+  for (; data >= std::max(asked_for, most_even + 1); --data) {
+    // The fewest that leave the longest share as it is.
+    data =
+        std::max(asked_for, CeilingOf(sequences, CeilingOf(sequences, data)));
+    if (data <= most_even) break;
+    const bool has_even_cut =
+        space_.global_batch % data == 0 && !pinned.micro_batch.has_value();
+    if (sequences % data != 0 && !has_even_cut &&
+        AllowsReplicas(sharding, pipeline, data)) {
+      replicas.push_back(static_cast<int32_t>(data));
+    }
   }
   return replicas;
+}
+
+bool LayoutTree::AllowsReplicas(const Layout& sharding, int32_t pipeline,
+                                int64_t data) const {
+  const int64_t ranks = RanksOfReplica(sharding, pipeline) * data;
+  const int64_t sequences = space_.global_batch / sharding.micro_batch;
+  return CeilingOf(sequences, data) <= most_microbatches_ &&
+         Permits(space_.constraints.data, data) &&
+         Permits(space_.constraints.devices, ranks) &&
+         ranks >= space_.least_devices &&
+         RanksForExperts(sharding, static_cast<int32_t>(data)) %
+                 sharding.expert ==
+             0;
 }
 
 Layout LayoutTree::Mesh(const Layout& sharding, int32_t pipeline,
@@ -154,8 +203,7 @@ Layout LayoutTree::Mesh(const Layout& sharding, int32_t pipeline,
   Layout mesh = sharding;
   mesh.pipeline = pipeline;
   mesh.data = data;
-  mesh.num_microbatches = static_cast<int32_t>(
-      space_.global_batch / (int64_t{sharding.micro_batch} * data));
+  mesh.ShareBatch(space_.global_batch);
   return mesh;
 }
 

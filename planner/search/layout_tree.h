@@ -38,7 +38,10 @@ class LayoutTree {
   // Numbers of stages that leave room for at least one replica.
   std::vector<int32_t> Pipelines(const Layout& sharding) const;
   // Numbers of replicas that there are devices and sequences for, the most
-  // first.
+  // first. Those that share the batch unevenly are more than those that share
+  // it evenly, and no more than the longest share needs unless the job asks for
+  // so many. Where a smaller micro-batch would make the shares even, they are
+  // left out.
   std::vector<int32_t> Replicas(const Layout& sharding, int32_t pipeline) const;
   Layout Mesh(const Layout& sharding, int32_t pipeline, int32_t data) const;
   // Whether the job asks for list scheduling. Orders are then those that it
@@ -54,6 +57,11 @@ class LayoutTree {
   bool Allows(const Layout& variant) const;
 
  private:
+  // The uneven part of Replicas(): more than `most_even`.
+  std::vector<int32_t> UnevenReplicas(const Layout& sharding, int32_t pipeline,
+                                      int64_t most_even) const;
+  bool AllowsReplicas(const Layout& sharding, int32_t pipeline,
+                      int64_t data) const;
   // expert and expert_tensor.
   std::vector<Layout> WithExperts(const Layout& cut) const;
   std::vector<int32_t> DataGroups(const Layout& order) const;

@@ -83,8 +83,7 @@ Layout PinnedLayout(const LayoutSpace& space) {
       if (data >= least && data % layout.data_groups == 0) break;
     }
   }
-  layout.num_microbatches = static_cast<int32_t>(std::max<int64_t>(
-      1, space.global_batch / (int64_t{layout.micro_batch} * layout.data)));
+  layout.ShareBatch(space.global_batch);
   return layout;
 }
 

@@ -121,14 +121,14 @@ absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
   layout.listed_transfer_us = 0;
   layout.schedule = Schedule::kOneForwardOneBackward;
   // Stages hold no more in a step of more micro-batches.
-  layout.num_microbatches =
-      std::min(layout.num_microbatches, 4 * layout.pipeline);
+  layout.SetMicrobatches(
+      std::min(layout.most_microbatches(), 4 * layout.pipeline));
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
                    BuildTrainingPrograms(model, layout, stop));
   std::vector<int64_t> bytes;
   for (const Program& program : programs) {
     const int32_t alive =
-        std::min(layout.pipeline - program.stage, layout.num_microbatches);
+        std::min(layout.pipeline - program.stage, layout.most_microbatches());
     bytes.push_back(program.persistent_arena_bytes +
                     std::max<int64_t>(
                         0, program.step_arena_bytes -
@@ -168,7 +168,7 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     // (Qi et al., 2024, ZB-H2).
     stage.memory_bytes =
         std::min(arena_bytes - beside[s],
-                 std::min(layout.num_microbatches, 2 * layout.pipeline) *
+                 std::min(layout.most_microbatches(), 2 * layout.pipeline) *
                      LeastBytes(stage));
   }
   for (int i = 0; i < kSearchBudget.list_schedule_tries; ++i) {

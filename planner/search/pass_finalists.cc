@@ -25,7 +25,7 @@ constexpr double kFarBehind = 1.03;
 
 int64_t NumPasses(const Layout& layout) {
   return int64_t{2} * layout.pipeline * layout.interleave *
-         layout.num_microbatches;
+         layout.most_microbatches();
 }
 
 void SortSimulatedFirst(std::vector<Finalist>* finalists) {

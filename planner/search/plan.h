@@ -108,9 +108,11 @@ struct Plan {
   // The prediction by passes, if passes priced the layout or, without its list
   // scheduling and copy engines, the layout that it is a variant of.
   std::optional<Prediction> by_passes;
-  Timeline timeline;                     // Simulated, of the chosen layout.
-  std::vector<uint64_t> program_hashes;  // By stage, training Programs.
-  // The training Programs that `timeline` is of, by stage. Null where
+  Timeline timeline;  // Simulated, of the chosen layout.
+  // Of the training Programs of all ranks, by ProgramIdx().
+  std::vector<uint64_t> program_hashes;
+  // The training Programs that `timeline` is of, by stage: those of the data
+  // replicas with the most micro-batches. Null where
   // `program_hashes` is empty.
   std::shared_ptr<const std::vector<Program>> programs;
   // Nothing where no snapshots are taken or their cost is not known.

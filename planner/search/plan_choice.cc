@@ -99,7 +99,6 @@ Plan PlanOf(const LayoutSpace& space, const std::vector<Finalist>& finalists,
     plan.by_passes = chosen.passes;
     CHECK(lowered.has_value());
     plan.timeline = std::move(lowered->timeline);
-    plan.program_hashes = HashesOf(lowered->programs);
     plan.programs = std::make_shared<const std::vector<Program>>(
         std::move(lowered->programs));
   }

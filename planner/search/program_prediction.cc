@@ -86,9 +86,15 @@ void FillMemory(std::span<const Program> programs,
       BufferBytes(largest, largest.master_buffer);
 }
 
-std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
+absl::StatusOr<std::vector<uint64_t>> HashesOf(
+    const ModelSpec& model, std::span<const Program> programs) {
+  ASSIGN_OR_RETURN(const std::vector<Program> shorter,
+                   BuildShorterPrograms(model, programs.front().layout));
   std::vector<uint64_t> hashes;
   for (const Program& program : programs) {
+    hashes.push_back(ProgramHash(program));
+  }
+  for (const Program& program : shorter) {
     hashes.push_back(ProgramHash(program));
   }
   return hashes;

@@ -36,8 +36,10 @@ int64_t StageBytes(const Program& program, const MemoryOverhead& overhead);
 void FillMemory(std::span<const Program> programs,
                 const MemoryOverhead& overhead, Prediction* prediction);
 
-// ProgramHash() of each.
-std::vector<uint64_t> HashesOf(std::span<const Program> programs);
+// The ProgramHash() of the Programs of all ranks, which ProgramIdx() tells
+// apart. `programs` are BuildTrainingPrograms(), the others are lowered here.
+absl::StatusOr<std::vector<uint64_t>> HashesOf(
+    const ModelSpec& model, std::span<const Program> programs);
 
 // Simulates by instructions. Cancelled once a stop is requested.
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,

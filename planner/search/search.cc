@@ -256,10 +256,10 @@ class Search {
     bool forbids = false;
     for (const Finalist& finalist : finalists_) {
       if (!finalist.is_too_large ||
-          finalist.layout.num_microbatches > most_microbatches_) {
+          finalist.layout.most_microbatches() > most_microbatches_) {
         continue;
       }
-      most_microbatches_ = finalist.layout.num_microbatches - 1;
+      most_microbatches_ = finalist.layout.most_microbatches() - 1;
       forbids = true;
     }
     if (forbids) scope_ = ScopeOf(input_, space_, most_microbatches_, cost_);
@@ -331,6 +331,10 @@ class Search {
     const Finalist& chosen = finalists_[chosen_idx];
     Plan plan = PlanOf(space_, finalists_, chosen_idx, memory_limit_,
                        std::move(lowered));
+    if (plan.programs != nullptr) {
+      ASSIGN_OR_RETURN(plan.program_hashes,
+                       HashesOf(space_.model, *plan.programs));
+    }
     plan.layouts_considered = by_closed_form_.layouts_considered();
     // The closed form does not price the orders of list scheduling.
     if (!scope_.all.ListsPasses()) {

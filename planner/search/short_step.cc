@@ -33,7 +33,7 @@ absl::StatusOr<Seconds> Lower(const ModelSpec& model, Layout layout,
                               int32_t num_microbatches, const CostModel& cost,
                               int64_t memory_limit, const std::stop_token& stop,
                               ShortStep* step) {
-  layout.num_microbatches = num_microbatches;
+  layout.SetMicrobatches(num_microbatches);
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
                    BuildTrainingPrograms(model, layout, stop));
   for (const Program& program : programs) {
@@ -56,7 +56,8 @@ std::optional<int32_t> MostShortMicrobatches(const Layout& layout) {
                        layout.pipeline;
   if (layout.schedule == Schedule::kListScheduled ||
       (layout.pipeline > 1 && layout.shards_gradients()) ||
-      layout.num_microbatches < kSearchBudget.least_shortening * (few + more)) {
+      layout.most_microbatches() <
+          kSearchBudget.least_shortening * (few + more)) {
     return std::nullopt;
   }
   return more;
@@ -81,7 +82,7 @@ absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
   // The micro-batches beyond `more` add so many times what those from `few` to
   // `more` added.
   const double times =
-      static_cast<double>(layout.num_microbatches - more) / (more - few);
+      static_cast<double>(layout.most_microbatches() - more) / (more - few);
   const auto all = [times](double fewer, double most) {
     return most + times * (most - fewer);
   };

@@ -188,7 +188,7 @@ absl::StatusOr<PassStep> StepOfPrograms(std::span<const StageSimulation> stages,
                                         const SimulationOptions& options) {
   const Layout& layout = stages[0].program->layout;
   PassStep step{.costs = {.num_stages = layout.pipeline,
-                          .num_microbatches = layout.num_microbatches,
+                          .num_microbatches = layout.most_microbatches(),
                           .stage_of_chunk = {},
                           .chunks = {}},
                 .order = {},

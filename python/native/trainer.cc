@@ -266,8 +266,10 @@ absl::Status BuildTrainer(millrace_trainer& rank, const KernelTuning& tuning) {
   } else {
     ASSIGN_OR_RETURN(rank.trainer, CreateCpuTrainer(options));
   }
-  const Program& program = rank.trainer->program();
-  if (ProgramHash(program) != rank.plan.program_hashes[program.stage]) {
+  const size_t program_idx =
+      ProgramIdx(rank.plan.layout, CoordinatesOf(rank.plan.layout, rank.rank));
+  if (ProgramHash(rank.trainer->program()) !=
+      rank.plan.program_hashes.at(program_idx)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", ToInt(rank.rank),
         " would run another Program than rank 0 "

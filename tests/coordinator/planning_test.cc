@@ -16,6 +16,7 @@ const Layout kLayout = {
     .tensor = 4,
     .micro_batch = 5,
     .num_microbatches = 6,
+    .extra_microbatches = 2,
     .zero = 2,
     .precision = Precision::kBfloat16,
     .gradient_reduction = GradientReduction::kBfloat16,

@@ -209,6 +209,14 @@ std::vector<Layout> SmallLayouts() {
                          .zero = zero});
     }
   }
+  // Four micro-batches on three replicas.
+  for (const int32_t zero : {0, 1}) {
+    layouts.push_back({.data = 3,
+                       .micro_batch = 2,
+                       .num_microbatches = 1,
+                       .extra_microbatches = 1,
+                       .zero = zero});
+  }
   for (const Layout& layout :
        {Layout{.pipeline = 2,
        .data = 2,

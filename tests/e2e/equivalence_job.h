@@ -63,7 +63,7 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
 
 // The layouts of up to four ranks for a global batch of 8: pipeline, tensor and
 // data in {1, 2, 4}, micro-batch counts 1, 2, 4, every ZeRO stage where it
-// differs, each with the next way to recompute.
+// differs, each with the next way to recompute; and uneven ones.
 std::vector<Layout> SmallLayouts();
 
 }  // namespace millrace

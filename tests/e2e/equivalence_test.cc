@@ -95,6 +95,59 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
   std::cout << "worst relative difference: " << worst << std::endl;
 }
 
+// Goal: data replicas with different numbers of micro-batches change nothing
+// that is learnt: each sample counts once, in the global batch's order, and
+// gradients are those of the mean over all of it. Method: batches that three
+// replicas, or more in groups, cannot share alike, under every axis, schedule
+// and ZeRO stage that allows it, against one rank: losses, norms and, at the
+// end, every tensor.
+TEST(EquivalenceTest, UnevenLayoutsMatchOneRank) {
+  // As in FamiliesMatchOneRank.
+  constexpr double kTensorTolerance = 1e-3;
+  for (const int32_t global_batch : {8, 16}) {
+    JobSpec job = SmallJob();
+    job.training.global_batch = global_batch;
+    const JobResult expected =
+        RunJob(job, {.micro_batch = global_batch}, kNumSteps);
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    std::vector<Layout> layouts = {
+        {.data = 3, .micro_batch = 1, .zero = 0},
+        {.data = 3, .micro_batch = 2, .zero = 1},
+        {.data = 3, .tensor = 2, .micro_batch = 2, .zero = 0},
+        {.data = 3, .tensor = 2, .micro_batch = 1, .zero = 1},
+        {.pipeline = 2, .data = 3, .micro_batch = 1, .zero = 0},
+        {.pipeline = 2, .data = 3, .micro_batch = 2, .zero = 1},
+        {.pipeline = 2,
+         .data = 3,
+         .micro_batch = 1,
+         .zero = 1,
+         .schedule = Schedule::kZeroBubble},
+        ListScheduled({.pipeline = 2, .data = 3, .micro_batch = 1}),
+        {.data = 6, .data_groups = 3, .micro_batch = 1, .zero = 0},
+        {.data = 6, .data_groups = 3, .micro_batch = 1, .zero = 1},
+        {.data = 5, .micro_batch = 1, .zero = 1}};
+    for (Layout& layout : layouts) {
+      layout.ShareBatch(global_batch);
+      SCOPED_TRACE(LayoutToString(layout));
+      ASSERT_TRUE(layout.is_uneven());
+      const JobResult result = RunJob(job, layout, kNumSteps);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      for (int64_t i = 0; i < kNumSteps; ++i) {
+        ExpectClose(result.losses[i], expected.losses[i],
+                    "loss of step " + std::to_string(i + 1));
+        ExpectClose(result.gradient_norms[i], expected.gradient_norms[i],
+                    "gradient norm of step " + std::to_string(i + 1));
+      }
+      ASSERT_EQ(result.tensors.size(), expected.tensors.size());
+      for (const auto& [name, tensor] : expected.tensors) {
+        EXPECT_LE(RelativeDifference(result.tensors.at(name), tensor),
+                  kTensorTolerance)
+            << name;
+      }
+    }
+  }
+}
+
 // Goal: layouts change nothing that other families learn either: losses,
 // gradient norms, and at the end every parameter. Method: each family under
 // layouts that use every axis, ZeRO stage and schedule, against one rank.

@@ -190,6 +190,32 @@ class LostHostsTest(unittest.TestCase):
     def test_restores_live_state_after_a_lost_host(self):
         self.lose_a_host(1, layout="{pipeline: 1, tensor: 1, zero: 0}")
 
+    # Goal: hosts that are left share a batch that they do not divide: some run a micro-batch more
+    # than others, and the losses stay those of the job where nothing fails. Method: three of four
+    # hosts, and 200 sequences a step, which computing takes most of.
+    def test_shares_the_batch_unevenly_after_a_lost_host(self):
+        keys = {"devices": 1, "batch": 200, "checkpoints": False,
+                "layout": "{pipeline: 1, tensor: 1, micro_batch: 1, zero: 0}"}
+        curves = []
+        for loses in (False, True):
+            first, others = self.start(self.write_job(NUM_STEPS, **keys))
+            numbers = set(others)
+            if loses:
+                self.wait_until("steps", lambda: 45 < self.step() < NUM_STEPS - 20)
+                self.kill_host(3)
+                numbers.remove(3)
+            self.end(first)
+            for number in numbers:
+                self.end(others[number])
+            curves.append(self.curve())
+            time.sleep(1.1)  # Run folders are named by the second.
+        plans = [event["detail"] for event in self.events("planned")]
+        self.assertIn("data 4 x tensor 1, 50 micro-batches of 1", plans[0])
+        self.assertIn("data 3 x tensor 1, 67 or 66 micro-batches of 1", plans[-1])
+        self.assertEqual(sorted(curves[1]), sorted(curves[0]))
+        for step, loss in curves[1].items():
+            self.assertLess(abs(loss - curves[0][step]), 2e-5 * loss, step)
+
     # Goal: a host that alone held slices of the state costs less than two intervals of copies,
     # which its partner has, under the layout of the hosts that are left. Method: ZeRO 1.
     def test_restores_copies_of_partners_after_a_lost_host(self):

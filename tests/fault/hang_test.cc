@@ -20,15 +20,16 @@ using testing::Not;
 using testing::SizeIs;
 
 const std::vector<Layout>& WatchedLayouts() {
-  static const auto* const kLayouts =
-      new std::vector<Layout>{{.data = 4, .num_microbatches = 2, .zero = 1},
-                              {.data = 2, .tensor = 2, .num_microbatches = 2},
-                              {.pipeline = 4, .num_microbatches = 4},
-                              {.pipeline = 2,
-                               .data = 2,
-                               .tensor = 2,
-                               .num_microbatches = 2,
-                               .zero = 1}};
+  static const auto* const kLayouts = new std::vector<Layout>{
+      {.data = 4, .num_microbatches = 2, .zero = 1},
+      {.data = 2, .tensor = 2, .num_microbatches = 2},
+      {.pipeline = 4, .num_microbatches = 4},
+      {.pipeline = 2, .data = 2, .tensor = 2, .num_microbatches = 2, .zero = 1},
+      {.pipeline = 2,
+       .data = 3,
+       .num_microbatches = 2,
+       .extra_microbatches = 2,
+       .zero = 1}};
   return *kLayouts;
 }
 
@@ -44,8 +45,7 @@ TEST(FindStuckCallsTest, NamesTheRankThatComputesForEver) {
       const MeshCoordinates at = CoordinatesOf(layout, Rank{rank});
       if (at.data != layout.data - 1 || at.tensor != layout.tensor - 1)
         continue;
-      const auto program =
-          BuildTrainingProgram(kStoppedModel, layout, at.pipeline);
+      const auto program = BuildTrainingProgram(kStoppedModel, layout, at);
       ASSERT_TRUE(program.ok());
       const size_t stride = layout.num_ranks() > 4 ? 7 : 3;
       for (size_t i = 0; i < program->instructions.size(); i += stride) {

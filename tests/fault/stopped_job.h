@@ -37,11 +37,9 @@ class StoppedJob {
  public:
   StoppedJob(const Layout& layout, Rank stopped, InstructionId stopped_at)
       : layout_(layout), stopped_(stopped), stopped_at_(stopped_at) {
-    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-      auto program = BuildTrainingProgram(kStoppedModel, layout, stage);
-      EXPECT_TRUE(program.ok()) << program.status();
-      programs_.push_back(*std::move(program));
-    }
+    auto programs = BuildProgramsOfRanks(kStoppedModel, layout);
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    programs_ = *std::move(programs);
     progress_.resize(layout.num_ranks());
     ended_.resize(layout.num_ranks());
     for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
@@ -74,7 +72,7 @@ class StoppedJob {
 
  private:
   const Program& ProgramOf(int32_t rank) const {
-    return programs_[CoordinatesOf(layout_, Rank{rank}).pipeline];
+    return programs_[ProgramIdx(layout_, CoordinatesOf(layout_, Rank{rank}))];
   }
 
   // The instruction at the head of a lane, if nothing is left before it.

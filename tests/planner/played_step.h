@@ -28,8 +28,8 @@ inline Timeline PlayStep(const std::vector<Program>& programs,
   const Layout& layout = programs.front().layout;
   const auto num_ranks = static_cast<size_t>(layout.num_ranks());
   const auto program_of = [&](size_t rank) -> const Program& {
-    return programs[static_cast<size_t>(
-        CoordinatesOf(layout, Rank{static_cast<int32_t>(rank)}).pipeline)];
+    return programs[ProgramIdx(
+        layout, CoordinatesOf(layout, Rank{static_cast<int32_t>(rank)}))];
   };
   // Which meeting an instruction is part of; -1: none.
   const std::vector<Meeting> meetings = MeetingsOf(programs);

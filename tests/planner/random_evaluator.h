@@ -51,7 +51,7 @@ class RandomEvaluator : public LayoutEvaluator {
            (sharding.tensor * sharding.context);
   }
   double MeshFloor(const Layout& mesh) override {
-    return mesh.num_microbatches * PassFloor(mesh) / mesh.pipeline *
+    return mesh.most_microbatches() * PassFloor(mesh) / mesh.pipeline *
            (1 + 0.2 * Random({2, mesh.pipeline, mesh.data, mesh.tensor,
                               mesh.context}));
   }

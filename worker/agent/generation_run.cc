@@ -294,11 +294,14 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
     options.communicators = communicators_.get();
     ASSIGN_OR_RETURN(trainer, CreateCpuTrainer(options));
   }
-  const int32_t stage = trainer->program().stage;
-  const uint64_t expected = message_.program_hashes(stage);
-  if (ProgramHash(trainer->program()) != expected) {
+  const MeshCoordinates place = CoordinatesOf(options.layout, rank_);
+  const size_t program_idx = ProgramIdx(options.layout, place);
+  if (program_idx >= static_cast<size_t>(message_.program_hashes_size()) ||
+      ProgramHash(trainer->program()) !=
+          message_.program_hashes(static_cast<int>(program_idx))) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", ToInt(rank_), " would run another Program for stage ", stage,
+        "rank ", ToInt(rank_), " would run another Program for stage ",
+        place.pipeline,
         " than was planned; are all machines running the same millrace?"));
   }
   std::lock_guard<std::mutex> lock(mutex_);

@@ -14,8 +14,6 @@
 namespace millrace {
 namespace {
 
-// A training step reads its share of the global batch. A validation pass reads
-// one micro-batch a data replica.
 absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
                                       const Instruction& in) {
   if (context.batches == nullptr) {
@@ -23,14 +21,9 @@ absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
   }
   const Layout& layout = context.layout;
   const bool training = context.program->kind == ProgramKind::kTraining;
-  const int64_t num_microbatches = training ? layout.num_microbatches : 1;
-  BatchRequest request = {
-      .split = training ? DataSplit::kTraining : DataSplit::kValidation,
-      .global_batch = num_microbatches * layout.micro_batch * layout.data,
-      .first_sequence_idx =
-          (context.coordinates.data * num_microbatches + in.microbatch_idx) *
-          layout.micro_batch,
-      .num_sequences = layout.micro_batch};
+  BatchRequest request = RequestOf(
+      layout, training ? DataSplit::kTraining : DataSplit::kValidation,
+      context.coordinates.data, in.microbatch_idx);
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   const bool pairs = layout.trains_preferences();
   const BatchPointers out = {

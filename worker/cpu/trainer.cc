@@ -34,14 +34,13 @@ struct Programs {
   }
 };
 
-absl::StatusOr<std::unique_ptr<Programs>> BuildPrograms(const ModelSpec& model,
-                                                        const Layout& layout,
-                                                        int32_t stage) {
+absl::StatusOr<std::unique_ptr<Programs>> BuildPrograms(
+    const ModelSpec& model, const Layout& layout, const MeshCoordinates& rank) {
   auto programs = std::make_unique<Programs>();
   ASSIGN_OR_RETURN(programs->training,
-                   BuildTrainingProgram(model, layout, stage));
+                   BuildTrainingProgram(model, layout, rank));
   ASSIGN_OR_RETURN(programs->validation,
-                   BuildValidationProgram(model, layout, stage));
+                   BuildValidationProgram(model, layout, rank.pipeline));
   CHECK(programs->training.persistent_arena_bytes ==
         programs->validation.persistent_arena_bytes);
   return programs;
@@ -207,7 +206,7 @@ class CpuTrainer final : public Trainer {
 
   absl::Status Build(const TrainerOptions& options) {
     ASSIGN_OR_RETURN(programs_,
-                     BuildPrograms(job_.model, layout_, coordinates_.pipeline));
+                     BuildPrograms(job_.model, layout_, coordinates_));
     RETURN_IF_ERROR(
         CheckBindings(AllCpuBinders().bound(),
                       {&programs_->training, &programs_->validation}));

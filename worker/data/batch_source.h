@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "planner/layout/layout.h"
 
 namespace millrace {
 
@@ -17,14 +18,29 @@ enum class DataSplit { kTraining, kValidation };
 
 // Sequence `sequence_idx` of a global batch of step `step` is the same for
 // every layout: data replica d, micro-batch m hold sequences
-//   (d * num_microbatches + m) * micro_batch + [0, micro_batch).
+//   (first_microbatch_of(d) + m) * micro_batch + [0, micro_batch)
+// with Layout::first_microbatch_of().
 struct BatchRequest {
   DataSplit split;
-  int64_t step;                // The first training step is 1.
+  int64_t step = 0;            // The first training step is 1.
   int64_t global_batch;        // Sequences of the step.
   int64_t first_sequence_idx;  // In [0, global_batch).
   int64_t num_sequences;
 };
+
+// The request of a micro-batch without its step. A validation pass reads one
+// micro-batch a data replica.
+inline BatchRequest RequestOf(const Layout& layout, DataSplit split,
+                              int32_t data_idx, int64_t microbatch_idx) {
+  const bool trains = split == DataSplit::kTraining;
+  const int64_t first =
+      trains ? layout.first_microbatch_of(data_idx) : data_idx;
+  return {.split = split,
+          .global_batch = trains ? layout.global_batch()
+                                 : int64_t{layout.micro_batch} * layout.data,
+          .first_sequence_idx = (first + microbatch_idx) * layout.micro_batch,
+          .num_sequences = layout.micro_batch};
+}
 
 // Each [num_sequences, sequence_length]; see OpKind::kLoadBatch. A token whose
 // target is negative is not trained: it has no loss and no gradient.

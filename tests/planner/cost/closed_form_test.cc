@@ -59,6 +59,24 @@ double Seconds(StepModel& model, const Layout& layout) {
   return model.Predict(layout).time.step_time_s();
 }
 
+// Goal: an uneven step takes as long and as much memory as its longest
+// replica's. Method: the same layout with all replicas that long.
+TEST(StepModelTest, PricesTheLongestReplica) {
+  StepModel model = ModelOn("h100-sxm");
+  for (const Schedule schedule :
+       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
+    Layout uneven = MlperfLayout();
+    uneven.interleave = 1;
+    uneven.schedule = schedule;
+    Layout even = uneven;
+    uneven.num_microbatches = 71;
+    uneven.extra_microbatches = 3;
+    EXPECT_EQ(Seconds(model, uneven), Seconds(model, even));
+    EXPECT_EQ(model.Predict(uneven).memory.total(),
+              model.Predict(even).memory.total());
+  }
+}
+
 // Goal: known answers. MLPerf Training v5.1, Llama 3.1 405B on H100 in fp8:
 // 2,048 GPUs 14.22 s, 2,432 GPUs 12.73 s (median of logged steps).
 TEST(StepModelTest, PredictsMlperf405B) {

@@ -87,10 +87,37 @@ TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
   const CostModel cost = CostOf(MakeProfile({}));
   JobSpec job = SmallJob();
   job.model.num_layers = 2;
+  job.layout.zero = 2;  // Replicas share the batch evenly.
   const auto plan = Replan({.job = job, .num_devices = 4}, 1, cost);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->layout.num_ranks(), 2);
   EXPECT_EQ(plan->num_idle_devices, 1);
+}
+
+// Goal: what is left shares the batch unevenly where that is faster than even
+// shares of fewer devices, and only there. Method: three of four devices with
+// batches of 16, of which the longest share is 6 instead of 8, and of 4, of
+// which it is 2 either way.
+TEST(PlanTemplatesTest, SharesUnevenlyWhereThatIsFaster) {
+  const CostModel cost = CostOf(MakeProfile({}));
+  JobSpec job = SmallJob();
+  job.layout = {.pipeline = 1, .tensor = 1, .micro_batch = 1};
+  job.training.global_batch = 16;
+  const auto uneven = Replan({.job = job, .num_devices = 4}, 1, cost);
+  ASSERT_TRUE(uneven.ok()) << uneven.status();
+  EXPECT_EQ(uneven->layout.data, 3);
+  EXPECT_EQ(uneven->layout.most_microbatches(), 6);
+  EXPECT_EQ(uneven->num_idle_devices, 0);
+  job.layout.data = 2;
+  const auto even = Replan({.job = job, .num_devices = 4}, 1, cost);
+  ASSERT_TRUE(even.ok()) << even.status();
+  EXPECT_LT(uneven->prediction.step_time_s, even->prediction.step_time_s);
+  job.layout.data.reset();
+  job.training.global_batch = 4;
+  const auto small = Replan({.job = job, .num_devices = 4}, 1, cost);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->layout.data, 2);
+  EXPECT_EQ(small->num_idle_devices, 1);
 }
 
 // Goal: where few layouts use all that is left, one that uses less is taken if

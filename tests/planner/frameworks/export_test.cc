@@ -309,6 +309,16 @@ TEST(ExportTest, RefusesWhatHasNoWords) {
           .message(),
       HasSubstr("training.global_batch is 96"));
   EXPECT_FALSE(ExportLayout(UnusualJob(), layout, HuggingFaceAdapter()).ok());
+  Layout uneven{.data = 7, .micro_batch = 1};
+  uneven.ShareBatch(96);
+  for (const Framework framework :
+       {MegatronAdapter(), TorchtitanAdapter(), DeepSpeedAdapter()}) {
+    EXPECT_THAT(
+        ExportLayout(UnusualJob(), uneven, framework).status().message(),
+        AllOf(HasSubstr("14 micro-batches on 5 of 7 data replicas and "
+                        "13 on the others"),
+              HasSubstr(framework->name), HasSubstr("for example 6")));
+  }
   EXPECT_THAT(MustExport(UnusualJob(), layout, MegatronAdapter()),
               AllOf(HasSubstr("# What it cannot express"),
                     HasSubstr("replace --mock-data by --data-path")));

@@ -12,6 +12,7 @@ namespace millrace {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string ErrorOf(const LayoutSpace& space) {
@@ -38,17 +39,18 @@ TEST(LayoutSpaceTest, EnumeratesEveryValidLayoutOnce) {
         for (int32_t data = 1; data <= 8; ++data) {
           for (int32_t tensor = 1; tensor <= 8; ++tensor) {
             for (int32_t micro = 1; micro <= 8; ++micro) {
-              for (int32_t count = 1; count <= 8; ++count) {
-                const Layout layout{.pipeline = pipeline,
-                                    .data = data,
-                                    .tensor = tensor,
-                                    .micro_batch = micro,
-                                    .num_microbatches = count};
-                if (layout.num_ranks() == devices &&
-                    ValidateLayout(space.model, layout, batch).ok()) {
-                  // ZeRO 0 and 1, either order of a pipeline.
-                  expected += (data > 1 ? 2 : 1) * (pipeline > 1 ? 2 : 1);
-                }
+              if (batch % micro != 0 || batch / micro < data) continue;
+              Layout layout{.pipeline = pipeline,
+                            .data = data,
+                            .tensor = tensor,
+                            .micro_batch = micro};
+              layout.ShareBatch(batch);
+              // Uneven only where replicas could not be even.
+              if (layout.is_uneven() && batch % data == 0) continue;
+              if (layout.num_ranks() == devices &&
+                  ValidateLayout(space.model, layout, batch).ok()) {
+                // ZeRO 0 and 1, either order of a pipeline.
+                expected += (data > 1 ? 2 : 1) * (pipeline > 1 ? 2 : 1);
               }
             }
           }
@@ -72,6 +74,34 @@ TEST(LayoutSpaceTest, RespectsConstraints) {
   EXPECT_EQ(LayoutToString(layouts[1]),
             "pipeline 2 x data 1 x tensor 2, 4 micro-batches of 2, ZeRO 1, "
             "fp32, zero bubble");
+}
+
+// Goal: replicas that do not divide the batch share it unevenly, where they
+// meet once a step; others keep to even shares. Method: five devices, then
+// four.
+TEST(LayoutSpaceTest, SharesUnevenlyWhatDoesNotDivide) {
+  std::vector<std::string> uneven;
+  for (const Layout& layout : EnumerateLayouts(SmallSpace(5, 16))) {
+    if (layout.schedule == Schedule::kOneForwardOneBackward) {
+      uneven.push_back(LayoutToString(layout));
+    }
+  }
+  EXPECT_THAT(
+      uneven,
+      ElementsAre("pipeline 1 x data 5 x tensor 1, 2 or 1 micro-batches of 2, "
+                  "ZeRO 0, fp32",
+                  "pipeline 1 x data 5 x tensor 1, 4 or 3 micro-batches of 1, "
+                  "ZeRO 0, fp32",
+                  "pipeline 1 x data 5 x tensor 1, 2 or 1 micro-batches of 2, "
+                  "ZeRO 1, fp32",
+                  "pipeline 1 x data 5 x tensor 1, 4 or 3 micro-batches of 1, "
+                  "ZeRO 1, fp32"));
+  LayoutSpace space = SmallSpace(5, 16);
+  space.constraints = {.zero = 2};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.zero is 2"));
+  for (const Layout& layout : EnumerateLayouts(SmallSpace(4, 24))) {
+    EXPECT_FALSE(layout.is_uneven()) << LayoutToString(layout);
+  }
 }
 
 // Goal: a refusal names what contradicts, with values and keys, and the
@@ -137,7 +167,7 @@ TEST(LayoutSpaceTest, RefusesWhatIsOnlyPlanned) {
 
 TEST(LayoutSpaceTest, ExplainsBatches) {
   LayoutSpace space = SmallSpace(4, 6);
-  space.constraints = {.data = 4};
+  space.constraints = {.data = 4, .zero = 2};  // Replicas share it alike.
   EXPECT_THAT(ErrorOf(space),
               AllOf(HasSubstr("nearest is"), HasSubstr("6"),
                     HasSubstr("set training.global_batch to 8 instead of 6")));
@@ -145,7 +175,7 @@ TEST(LayoutSpaceTest, ExplainsBatches) {
   space.constraints = {.data = 2, .micro_batch = 3};
   EXPECT_THAT(ErrorOf(space),
               AllOf(HasSubstr("set layout.micro_batch to"),
-                    HasSubstr("set training.global_batch to 6 instead of 8")));
+                    HasSubstr("set training.global_batch to 9 instead of 8")));
 }
 
 TEST(LayoutSpaceTest, ExplainsModels) {
@@ -154,7 +184,7 @@ TEST(LayoutSpaceTest, ExplainsModels) {
   EXPECT_THAT(ErrorOf(space), AllOf(HasSubstr("nearest is"),
                                     HasSubstr("set layout.tensor to 2 instead "
                                               "of 4")));
-  space = SmallSpace(7, 8);
+  space = SmallSpace(7, 6);
   EXPECT_THAT(ErrorOf(space), HasSubstr("use 6 devices instead of 7"));
 }
 

@@ -131,6 +131,10 @@ TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
   EXPECT_THAT(message({.data = 2, .micro_batch = 2}, 12),
               HasSubstr("use 3 micro-batches"));
   EXPECT_THAT(message({.data = 4}, 6),
+              HasSubstr("use 1 micro-batches, and one more on 2 of the"));
+  EXPECT_THAT(message({.data = 4, .zero = 2}, 6),
+              AllOf(HasSubstr("global_batch to 4"), HasSubstr("data to 3")));
+  EXPECT_THAT(message({.data = 4}, 3),
               AllOf(HasSubstr("global_batch to 4"), HasSubstr("data to 3")));
   EXPECT_THAT(message({.micro_batch = 3}, 8),
               AllOf(HasSubstr("global_batch to 6"),
@@ -142,6 +146,68 @@ TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
               HasSubstr("layout.micro_batch to 2"));
 }
 
+// Goal: replicas share any batch that has a micro-batch for each of them: all
+// of it, in one order, none with two more than another, the first with the
+// most. Method: sweep.
+TEST(LayoutTest, ReplicasShareEveryBatch) {
+  for (int32_t data = 1; data <= 7; ++data) {
+    for (int32_t micro_batch = 1; micro_batch <= 3; ++micro_batch) {
+      for (int32_t count = data; count <= 23; ++count) {
+        Layout layout{.data = data, .micro_batch = micro_batch};
+        layout.ShareBatch(int64_t{count} * micro_batch);
+        SCOPED_TRACE(LayoutToString(layout));
+        EXPECT_EQ(layout.global_batch(), count * micro_batch);
+        EXPECT_TRUE(
+            ValidateLayout(SmallModel(), layout, count * micro_batch).ok());
+        int32_t next = 0;
+        for (int32_t d = 0; d < data; ++d) {
+          EXPECT_EQ(layout.first_microbatch_of(d), next);
+          next += layout.num_microbatches_of(d);
+          EXPECT_LE(layout.num_microbatches_of(d), layout.most_microbatches());
+          EXPECT_GE(layout.num_microbatches_of(d) + 1,
+                    layout.most_microbatches());
+        }
+        EXPECT_EQ(next, count);
+        EXPECT_EQ(layout.is_uneven(), count % data != 0);
+      }
+    }
+  }
+}
+
+// Goal: a layout is uneven only where data replicas meet once a step; the
+// reason and what helps are said. Method: each way to meet more often.
+TEST(ValidateLayoutTest, RefusesUnevenReplicasThatMeetInMicrobatches) {
+  const auto error_of = [](Layout layout) {
+    layout.ShareBatch(8);
+    return std::string(ValidateLayout(SmallModel(), layout, 8).message());
+  };
+  for (int32_t zero = 0; zero <= kMostUnevenZero; ++zero) {
+    EXPECT_EQ(error_of({.data = 3, .zero = zero}), "");
+    EXPECT_EQ(error_of({.pipeline = 2, .data = 3, .tensor = 2, .zero = zero}),
+              "");
+    EXPECT_EQ(error_of({.data = 6, .data_groups = 2, .zero = zero}), "");
+  }
+  for (int32_t zero = kMostUnevenZero + 1; zero <= kMaximumZero; ++zero) {
+    EXPECT_THAT(error_of({.data = 3, .zero = zero}),
+                AllOf(HasSubstr("8 micro-batches of 1 on 3 data replicas"),
+                      HasSubstr("with which replicas meet in every"),
+                      HasSubstr("layout.data to 2 or layout.zero to 1")));
+    EXPECT_EQ(error_of({.data = 2, .zero = zero}), "");
+  }
+  EXPECT_THAT(error_of({.data = 3, .expert = 3}),
+              HasSubstr("layout.expert is 3"));
+  EXPECT_THAT(
+      error_of({.pipeline = 2, .data = 3, .copy_engines = {.transfers = true}}),
+      HasSubstr("copy engines"));
+  for (const int32_t extra : {-1, 3}) {
+    EXPECT_THAT(
+        std::string(ValidateLayout(SmallModel(),
+                                   {.data = 3, .extra_microbatches = extra}, 3)
+                        .message()),
+        HasSubstr("it must be 0 to 2"));
+  }
+}
+
 // Goal: the text tells layouts apart in every field, and names are read back.
 // Method: change one field at a time.
 TEST(LayoutToStringTest, ShowsEveryField) {
@@ -151,6 +217,7 @@ TEST(LayoutToStringTest, ShowsEveryField) {
                                        {.tensor = 2},
                                        {.micro_batch = 2},
                                        {.num_microbatches = 2},
+                                       {.data = 2, .extra_microbatches = 1},
                                        {.zero = 2},
                                        {.precision = Precision::kBfloat16},
                                        {.recompute = Recompute::kCheap},

@@ -301,7 +301,7 @@ TEST(ProfileRequestTest, TheLargestWithinALimitIsShort) {
 }
 
 TEST(ProfileRequestTest, RefusesImpossibleRankCounts) {
-  EXPECT_FALSE(BuildProfileRequest(kModel, SmallTraining(), 7, 7).ok());
+  EXPECT_FALSE(BuildProfileRequest(kModel, SmallTraining(), 11, 11).ok());
 }
 
 }  // namespace

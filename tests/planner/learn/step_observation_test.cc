@@ -21,7 +21,7 @@ struct Case {
   CostModel cost;
 };
 Case MakeCase(const Layout& layout, const HardwareProfile& profile) {
-  return {*BuildTrainingPrograms(SmallJob().model, layout),
+  return {*BuildProgramsOfRanks(SmallJob().model, layout),
           *CostModel::Create(profile)};
 }
 
@@ -122,6 +122,53 @@ TEST(StepObservationTest, GroupsTeachRowsOfTheirHosts) {
     if (op.shape.kind == OpKind::kSend) hosts.insert(op.shape.figures[2]);
   }
   EXPECT_EQ(hosts, (std::set<int64_t>{1, 2}));
+}
+
+// Goal: replicas with different numbers of micro-batches are observed like
+// others: each op as often as it runs, as long as it takes. Method: a played
+// step of an uneven layout whose ranks take the table's times.
+TEST(StepObservationTest, ObservesUnevenReplicas) {
+  const HardwareProfile profile = MakeProfile({});
+  const Layout layout{.pipeline = 2,
+                      .data = 3,
+                      .micro_batch = 1,
+                      .num_microbatches = 2,
+                      .extra_microbatches = 2};
+  const Case of = MakeCase(layout, profile);
+  ASSERT_EQ(of.programs.size(), 4u);
+  std::vector<std::vector<double>> seconds;
+  for (const Program& program : of.programs) {
+    seconds.push_back(of.cost.ProgramSeconds(program));
+  }
+  const auto program_of = [&](size_t rank) {
+    return ProgramIdx(layout,
+                      CoordinatesOf(layout, Rank{static_cast<int32_t>(rank)}));
+  };
+  const Timeline timeline =
+      PlayStep(of.programs, [&](size_t rank, InstructionId id) {
+        return seconds[program_of(rank)][static_cast<size_t>(id)];
+      });
+  const auto observed = ObserveStep(of.programs, of.cost, timeline, {});
+  ASSERT_TRUE(observed.ok()) << observed.status();
+  EXPECT_TRUE(observed->slow_ranks.empty());
+  EXPECT_EQ(observed->num_unplaced, 0);
+  int64_t num_attentions = 0;
+  for (const OpObservation& op : observed->ops) {
+    EXPECT_NEAR(
+        op.seconds / (of.cost.RowSeconds(op.shape) + profile.launch_overhead_s),
+        1, 1e-6)
+        << ShapeText(op.shape);
+    if (op.shape.kind == OpKind::kAttentionForward) {
+      num_attentions += op.num_calls;
+    }
+  }
+  // Of 3 + 3 + 2 micro-batches.
+  EXPECT_EQ(num_attentions, 8 * SmallJob().model.num_layers);
+  // Programs of even layouts do not fit it.
+  const Case even = MakeCase(
+      {.pipeline = 2, .data = 3, .micro_batch = 1, .num_microbatches = 3},
+      profile);
+  EXPECT_FALSE(ObserveStep(even.programs, even.cost, timeline, {}).ok());
 }
 
 // Goal: groups that lie otherwise than profiles measure them teach nothing.

@@ -52,6 +52,89 @@ TEST(BuildTrainingProgramTest, GivesSoundProgramsForEveryLayout) {
   }
 }
 
+// The calls in which data replicas meet, in the order of their lanes.
+std::vector<std::string> MeetingsOfReplicas(const Program& program) {
+  std::vector<std::string> calls;
+  for (const std::vector<InstructionId>& lane : program.lanes) {
+    for (const InstructionId id : lane) {
+      const Instruction& in = program.instructions[id];
+      if (!IsCollective(in.kind)) continue;
+      const auto& call = std::get<CollectiveAttributes>(in.attributes);
+      if (call.group == Group::kTensor) continue;
+      calls.push_back(absl::StrCat(OpKindName(in.kind), " ", in.name, " ",
+                                   GroupName(call.group), " ",
+                                   call.num_elements));
+    }
+  }
+  return calls;
+}
+
+// Goal: replicas with fewer micro-batches run their own number, on the same
+// persistent arena and in no more memory, and meet the others in the same
+// calls, each once a step. Method: uneven layouts of every schedule, ZeRO
+// stage, reduction and format of products that takes them.
+TEST(BuildTrainingProgramTest, ShorterReplicasMeetTheOthersInOneOrder) {
+  std::vector<Layout> layouts;
+  for (const int32_t zero : {0, 1}) {
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kBfloat16}) {
+      const Layout plain{
+          .data = 3, .micro_batch = 2, .zero = zero, .precision = precision};
+      layouts.push_back(plain);
+      layouts.push_back(plain);
+      layouts.back().gradient_reduction = GradientReduction::kBfloat16;
+      layouts.push_back(plain);
+      layouts.back().data = 6;
+      layouts.back().data_groups = 2;
+      layouts.back().gradient_reduction = GradientReduction::kBfloat16Across;
+      Layout stages = plain;
+      stages.pipeline = 2;
+      stages.tensor = 2;
+      layouts.push_back(stages);
+      layouts.push_back(stages);
+      layouts.back().schedule = Schedule::kZeroBubble;
+      layouts.push_back(ListScheduled(stages));
+    }
+  }
+  for (Layout& layout : layouts) {
+    layout.ShareBatch(14);  // 3, 2, 2 micro-batches; or 2 and five times 1.
+    SCOPED_TRACE(LayoutToString(layout));
+    ASSERT_EQ(layout.extra_microbatches, 1);
+    const auto programs = BuildProgramsOfRanks(TestModel(), layout);
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    ASSERT_EQ(programs->size(), NumPrograms(layout));
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      const auto of = [&](int32_t data) -> const Program& {
+        return (
+            *programs)[ProgramIdx(layout, {.pipeline = stage, .data = data})];
+      };
+      for (int32_t data = 0; data < layout.data; ++data) {
+        const Program& program = of(data);
+        EXPECT_TRUE(CheckProgram(program).ok()) << CheckProgram(program);
+        const auto alone = BuildTrainingProgram(
+            TestModel(), layout, {.pipeline = stage, .data = data});
+        ASSERT_TRUE(alone.ok()) << alone.status();
+        EXPECT_EQ(ProgramHash(*alone), ProgramHash(program));
+        std::set<int32_t> microbatches;
+        for (const Instruction& in : program.instructions) {
+          if (in.microbatch_idx >= 0) microbatches.insert(in.microbatch_idx);
+        }
+        EXPECT_EQ(static_cast<int32_t>(microbatches.size()),
+                  layout.num_microbatches_of(data));
+      }
+      const Program& longest = of(0);
+      const Program& shorter = of(layout.data - 1);
+      EXPECT_NE(ProgramHash(longest), ProgramHash(shorter));
+      EXPECT_EQ(shorter.persistent_arena_bytes, longest.persistent_arena_bytes);
+      EXPECT_LE(shorter.step_arena_bytes, longest.step_arena_bytes);
+      const std::vector<std::string> calls = MeetingsOfReplicas(longest);
+      EXPECT_EQ(MeetingsOfReplicas(shorter), calls);
+      EXPECT_EQ(std::set<std::string>(calls.begin(), calls.end()).size(),
+                calls.size());
+    }
+  }
+}
+
 // The test model with dims that 8-bit products take on up to four tensor ranks.
 ModelSpec Float8Model() {
   ModelSpec model = TestModel();

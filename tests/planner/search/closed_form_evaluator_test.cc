@@ -107,7 +107,7 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
       ASSERT_LE(evaluator.VariantFloor(layout), seconds);
       ASSERT_LE(evaluator.OrderFloor(order), seconds);
       ASSERT_LE(evaluator.MeshFloor(mesh), seconds);
-      ASSERT_LE(layout.num_microbatches * evaluator.PassFloor(sharding) /
+      ASSERT_LE(layout.most_microbatches() * evaluator.PassFloor(sharding) /
                     layout.pipeline,
                 seconds);
       ASSERT_LE(evaluator.MeshMemoryFloor(mesh), step.memory.total())

@@ -17,6 +17,7 @@ namespace millrace {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 LayoutSpace ExpertSpace(int32_t num_devices, int64_t global_batch) {
@@ -40,6 +41,25 @@ std::string ErrorOf(const LayoutSpace& space) {
   const absl::Status status = ExplainEmptyTree(planned);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   return std::string(status.message());
+}
+
+// Whether no replicas that share the batch evenly, and no fewer uneven ones,
+// would have a longest share as short.
+bool IsWorthIt(const Layout& uneven, int32_t num_devices) {
+  const int32_t room =
+      num_devices / (uneven.pipeline * uneven.tensor * uneven.context);
+  if (uneven.global_batch() % uneven.data == 0) return false;
+  for (int32_t data = 1; data <= room; ++data) {
+    Layout other = uneven;
+    other.data = data;
+    other.ShareBatch(uneven.global_batch());
+    if (other.global_batch() != uneven.global_batch()) continue;
+    const bool is_better = other.is_uneven() ? data < uneven.data : true;
+    if (is_better && other.most_microbatches() <= uneven.most_microbatches()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Every combination of sizes that ValidatePlannedLayout lets pass.
@@ -66,19 +86,21 @@ std::set<std::string> ByBruteForce(const LayoutSpace& space) {
                     for (int32_t zero = 0; zero <= (data * context > 1 ? 3 : 0);
                          ++zero)
                       for (const Recompute recompute : UnpricedRecomputes()) {
-                        const Layout layout{
-                            .pipeline = pipeline,
-                            .data = data,
-                            .tensor = tensor,
-                            .context = context,
-                            .expert = expert,
-                            .expert_tensor = expert_tensor,
-                            .interleave = interleave,
-                            .micro_batch = micro,
-                            .num_microbatches = batch / micro / data,
-                            .zero = zero,
-                            .recompute = recompute,
-                            .schedule = schedule};
+                        Layout layout{.pipeline = pipeline,
+                                      .data = data,
+                                      .tensor = tensor,
+                                      .context = context,
+                                      .expert = expert,
+                                      .expert_tensor = expert_tensor,
+                                      .interleave = interleave,
+                                      .micro_batch = micro,
+                                      .zero = zero,
+                                      .recompute = recompute,
+                                      .schedule = schedule};
+                        layout.ShareBatch(batch);
+                        if (layout.is_uneven() && !IsWorthIt(layout, n)) {
+                          continue;
+                        }
                         if (ValidatePlannedLayout(space.model, layout, batch)
                                 .ok()) {
                           layouts.insert(Text(layout));
@@ -92,14 +114,47 @@ std::set<std::string> ByBruteForce(const LayoutSpace& space) {
 // for dense models and mixtures of experts.
 TEST(LayoutTreeTest, HasEveryLayoutOnce) {
   for (const LayoutSpace& space :
-       {SmallSpace(1, 6), SmallSpace(6, 6), SmallSpace(8, 8), ExpertSpace(1, 4),
-        ExpertSpace(4, 4), ExpertSpace(8, 6)}) {
+       {SmallSpace(1, 6), SmallSpace(6, 6), SmallSpace(8, 8), SmallSpace(7, 16),
+        ExpertSpace(1, 4), ExpertSpace(4, 4), ExpertSpace(8, 6)}) {
     std::set<std::string> found;
     for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
       EXPECT_TRUE(found.insert(Text(layout)).second) << Text(layout);
     }
     EXPECT_EQ(found, ByBruteForce(space));
   }
+}
+
+// Goal: where devices do not divide the batch, the replicas are those whose
+// longest share is shorter than of fewer; a job gets the number that it asks
+// for; and replicas that meet in every micro-batch share evenly. Method: 7
+// devices and a batch of 16.
+TEST(LayoutTreeTest, SharesUnevenlyWhereThatIsShorter) {
+  LayoutSpace space = SmallSpace(7, 16);
+  const Layout sharding{.micro_batch = 1};
+  const auto replicas = [&] {
+    return LayoutTree(space).Replicas(sharding, /*pipeline=*/1);
+  };
+  // Shares of 3; of 4, 8 and 16.
+  EXPECT_THAT(replicas(), ElementsAre(6, 4, 2, 1));
+  space.constraints.devices = 7;
+  EXPECT_THAT(replicas(), ElementsAre(7));
+  space.constraints = {.data = 5};
+  EXPECT_THAT(replicas(), ElementsAre(5));
+  space.constraints = {.zero = 2};
+  EXPECT_THAT(replicas(), ElementsAre(4, 2, 1));
+  space.constraints = {};
+  space.least_devices = 7;
+  EXPECT_THAT(replicas(), ElementsAre(7));
+  for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
+    if (layout.is_uneven()) {
+      EXPECT_LE(layout.zero, kMostUnevenZero);
+    }
+    EXPECT_EQ(layout.global_batch(), 16);
+  }
+  // Experts meet in every micro-batch.
+  space = ExpertSpace(7, 16);
+  EXPECT_THAT(LayoutTree(space).Replicas({.expert = 2, .micro_batch = 1}, 1),
+              ElementsAre(4, 2));
 }
 
 // Goal: each key pins its axis. Method: pin one after the other and look.
@@ -135,10 +190,11 @@ TEST(LayoutTreeTest, RespectsConstraints) {
   }
   LayoutSpace space = SmallSpace(8, 8);
   space.constraints = {
-      .devices = 6, .recompute = "full", .schedule = "interleaved"};
+      .zero = 2, .devices = 6, .recompute = "full", .schedule = "interleaved"};
   for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
-    ADD_FAILURE() << "batch 8 has no layout of 6: " << Text(layout);
+    ADD_FAILURE() << "batch 8 has no even layout of 6: " << Text(layout);
   }
+  space.constraints.zero.reset();
   space.constraints.devices = 4;
   const auto layouts = LayoutsOf(LayoutTree(space));
   EXPECT_FALSE(layouts.empty());
@@ -173,7 +229,7 @@ TEST(LayoutTreeTest, ExplainsContradictions) {
   space.constraints = {.data = 2, .micro_batch = 3};
   EXPECT_THAT(ErrorOf(space),
               AllOf(HasSubstr("training.global_batch is 8"),
-                    HasSubstr("set training.global_batch to 6 instead of 8")));
+                    HasSubstr("set training.global_batch to 9 instead of 8")));
   space.constraints = {.expert = 2};
   EXPECT_THAT(ErrorOf(space), HasSubstr("the model has no experts"));
   space.constraints = {.interleave = 2, .schedule = "1f1b"};

@@ -324,7 +324,13 @@ TEST(PlanOnlyTest, PlansMixturesOfExperts) {
   const auto plan = PlanAll(job, 64, profile);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(plan->plan_only);
-  EXPECT_GT(plan->layout.expert, 1);
+  // Replicas that share experts share the batch evenly.
+  job.layout.devices = 64;
+  const auto all = PlanAll(job, 64, profile);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_GT(all->layout.expert, 1);
+  EXPECT_FALSE(all->layout.is_uneven());
+  EXPECT_GE(all->prediction.step_time_s, plan->prediction.step_time_s);
   job.layout = {.tensor = 2, .context = 2, .expert = 8, .interleave = 2};
   const auto pinned = PlanAll(job, 64, profile);
   ASSERT_TRUE(pinned.ok()) << pinned.status();
@@ -360,7 +366,14 @@ TEST(PlanOnlyTest, LeavesDevicesIdle) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(plan->num_idle_devices, 0);
   EXPECT_EQ(plan->layout.num_ranks() + plan->num_idle_devices, 67);
+  // As 67 replicas, of which 61 run two micro-batches and 6 one.
   job.layout.devices = 67;
+  const auto all = PlanAll(job, 67, profile);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->layout.num_ranks(), 67);
+  EXPECT_TRUE(all->layout.is_uneven());
+  EXPECT_GE(all->prediction.step_time_s, plan->prediction.step_time_s);
+  job.layout.zero = 2;
   EXPECT_THAT(ErrorOf(PlanAll(job, 67, profile)),
               AllOf(HasSubstr("no sizes make a layout of 67 devices "
                               "(layout.devices) and a global batch of 128"),

@@ -382,6 +382,36 @@ TEST(SearchTest, FollowsTheMachine) {
   }
 }
 
+// Goal: devices that do not divide the batch share it unevenly where computing
+// takes the time; all ranks' Programs are known by their hashes; and the step
+// is the longest replica's. Method: three devices and a batch of 16 on links
+// that cost next to nothing.
+TEST(SearchTest, SharesABatchUnevenly) {
+  const CostModel cost = MakeCost({.link_bytes_per_second = 1e13});
+  JobSpec job = SmallJob();
+  job.training.global_batch = 16;
+  const Plan plan = MustPlan(job, 3, cost);
+  const Layout& layout = plan.layout;
+  EXPECT_EQ(layout.data, 3) << LayoutToString(layout);
+  EXPECT_EQ(layout.global_batch(), 16);
+  EXPECT_EQ(layout.most_microbatches() * layout.micro_batch, 6);
+  ASSERT_EQ(plan.program_hashes.size(), 2u);
+  for (int32_t data = 0; data < 3; ++data) {
+    const auto program =
+        BuildTrainingProgram(job.model, layout, MeshCoordinates{.data = data});
+    ASSERT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(ProgramHash(*program),
+              plan.program_hashes[ProgramIdx(layout, {.data = data})]);
+  }
+  JobSpec longest = job;
+  longest.training.global_batch = 18;
+  PinLayout(layout, &longest);
+  const Plan even = MustPlan(longest, 3, cost);
+  EXPECT_NEAR(even.prediction.step_time_s / plan.prediction.step_time_s, 1,
+              1e-9);
+  EXPECT_EQ(even.prediction.memory_bytes(), plan.prediction.memory_bytes());
+}
+
 // Goal: gradients and parameters are sharded, and work is done twice, only
 // where memory asks for it or the job does. Method: shrink the memory below
 // what the plain layouts need, then pin.

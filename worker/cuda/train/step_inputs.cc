@@ -57,7 +57,8 @@ int64_t DocumentVariant(int64_t num_documents, int64_t num_sequences,
 
 StepInputFeed::StepInputFeed(const StepInputOptions& options)
     : options_(options),
-      num_microbatches_(options.layout.num_microbatches),
+      num_microbatches_(
+          options.layout.num_microbatches_of(options.coordinates.data)),
       num_tokens_(options.layout.micro_batch *
                   options.job.model.sequence_length),
       max_documents_(options.layout.micro_batch +
@@ -181,29 +182,22 @@ void StepInputFeed::Fill(DataSplit split, int64_t step, Slot& slot) const {
     slot.status = FillMicrobatch(split, step, m, slot);
     if (!slot.status.ok()) return;
   }
-  const Layout& layout = options_.layout;
-  const absl::StatusOr<double> share = options_.batches->TrainedShare(
-      split, step, num_microbatches * layout.micro_batch * layout.data);
+  const BatchRequest request =
+      RequestOf(options_.layout, split, options_.coordinates.data,
+                /*microbatch_idx=*/0);
+  const absl::StatusOr<double> share =
+      options_.batches->TrainedShare(split, step, request.global_batch);
   slot.status = share.status();
   slot.trained_share = share.value_or(0);
 }
 
-// A training step reads its share of the global batch; a validation pass reads
-// one micro-batch a data replica.
 absl::Status StepInputFeed::FillMicrobatch(DataSplit split, int64_t step,
                                            int64_t microbatch_idx,
                                            Slot& slot) const {
   const Layout& layout = options_.layout;
-  const int64_t num_microbatches =
-      split == DataSplit::kTraining ? num_microbatches_ : 1;
-  const BatchRequest request = {
-      .split = split,
-      .step = step,
-      .global_batch = num_microbatches * layout.micro_batch * layout.data,
-      .first_sequence_idx =
-          (options_.coordinates.data * num_microbatches + microbatch_idx) *
-          layout.micro_batch,
-      .num_sequences = layout.micro_batch};
+  BatchRequest request =
+      RequestOf(layout, split, options_.coordinates.data, microbatch_idx);
+  request.step = step;
   const int64_t at = microbatch_idx * num_tokens_;
   BatchPointers out = {.tokens = slot.views.tokens + at,
                        .targets = slot.views.targets + at,

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/ids.h"
 #include "planner/layout/layout.h"
+#include "planner/layout/mesh.h"
 #include "planner/layout/model.h"
 #include "planner/program/program.h"
 #include "worker/communicate/rendezvous_store.h"
@@ -33,7 +34,7 @@ struct StepPrograms {
   }
 };
 absl::StatusOr<std::unique_ptr<StepPrograms>> BuildStepPrograms(
-    const ModelSpec& model, const Layout& layout, int32_t stage);
+    const ModelSpec& model, const Layout& layout, const MeshCoordinates& rank);
 
 // Explains why a rank's training step hangs: asks the others through the store
 // how far they are, for `patience`. Returns DeadlineExceeded with the call that

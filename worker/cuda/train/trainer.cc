@@ -93,8 +93,8 @@ absl::Status CudaTrainer::BuildMemory() {
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_idx_),
                              absl::StrCat("use GPU ", device_idx_)));
   NoteStart("device");
-  ASSIGN_OR_RETURN(
-      programs_, BuildStepPrograms(job_.model, layout_, coordinates_.pipeline));
+  ASSIGN_OR_RETURN(programs_,
+                   BuildStepPrograms(job_.model, layout_, coordinates_));
   RETURN_IF_ERROR(CheckBindings(
       AllCudaBinders().bound(),
       {&programs_->training, &programs_->validation, &programs_->publish}));
