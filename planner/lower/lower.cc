@@ -562,10 +562,10 @@ absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
 }
 
 absl::StatusOr<std::vector<Program>> BuildShorterPrograms(
-    const ModelSpec& model, const Layout& layout) {
+    const ModelSpec& model, const Layout& layout, const std::stop_token& stop) {
   if (!layout.is_uneven()) return std::vector<Program>();
   return BuildAll(model, layout, /*data_idx=*/layout.data - 1,
-                  NumComputeThreads(), /*stop=*/{});
+                  NumComputeThreads(), stop);
 }
 
 absl::StatusOr<std::vector<Program>> BuildProgramsOfRanks(

@@ -41,9 +41,11 @@ absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const std::stop_token& stop = {});
 
 // By stage, the Programs of the data replicas of an uneven layout that have
-// fewer micro-batches; empty if all have the same.
+// fewer micro-batches; empty if all have the same. Cancelled once a stop is
+// requested.
 absl::StatusOr<std::vector<Program>> BuildShorterPrograms(
-    const ModelSpec& model, const Layout& layout);
+    const ModelSpec& model, const Layout& layout,
+    const std::stop_token& stop = {});
 // The Programs of all ranks, which ProgramIdx() tells apart.
 absl::StatusOr<std::vector<Program>> BuildProgramsOfRanks(
     const ModelSpec& model, const Layout& layout);

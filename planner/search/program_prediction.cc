@@ -87,9 +87,10 @@ void FillMemory(std::span<const Program> programs,
 }
 
 absl::StatusOr<std::vector<uint64_t>> HashesOf(
-    const ModelSpec& model, std::span<const Program> programs) {
+    const ModelSpec& model, std::span<const Program> programs,
+    const std::stop_token& stop) {
   ASSIGN_OR_RETURN(const std::vector<Program> shorter,
-                   BuildShorterPrograms(model, programs.front().layout));
+                   BuildShorterPrograms(model, programs.front().layout, stop));
   std::vector<uint64_t> hashes;
   for (const Program& program : programs) {
     hashes.push_back(ProgramHash(program));

@@ -38,8 +38,10 @@ void FillMemory(std::span<const Program> programs,
 
 // The ProgramHash() of the Programs of all ranks, which ProgramIdx() tells
 // apart. `programs` are BuildTrainingPrograms(), the others are lowered here.
+// Cancelled once a stop is requested.
 absl::StatusOr<std::vector<uint64_t>> HashesOf(
-    const ModelSpec& model, std::span<const Program> programs);
+    const ModelSpec& model, std::span<const Program> programs,
+    const std::stop_token& stop = {});
 
 // Simulates by instructions. Cancelled once a stop is requested.
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,

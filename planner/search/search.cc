@@ -203,6 +203,19 @@ class Search {
     return adds;
   }
 
+  // Where the first finalist that fits is taken, an uneven one has to be faster
+  // than even ones by more than the closed form may be wrong.
+  void PutEvenFirst() {
+    const auto seconds = [](const Finalist& finalist) {
+      return finalist.closed_form.step_time_s *
+             (finalist.layout.is_uneven() ? 1 + kSearchBudget.closed_form_error
+                                          : 1);
+    };
+    absl::c_stable_sort(finalists_, [&](const Finalist& a, const Finalist& b) {
+      return seconds(a) < seconds(b);
+    });
+  }
+
   absl::Status Simulate() {
     if (!scope_.simulates) return absl::OkStatus();
     const bool all_can_be_lowered = absl::c_all_of(
@@ -218,6 +231,7 @@ class Search {
       RETURN_IF_ERROR(by_passes_.List(&finalists_));
     }
     if (!scope_.lowers) return absl::OkStatus();
+    if (input_.is_urgent) PutEvenFirst();
     RETURN_IF_ERROR(by_instructions_.PriceAll(
         /*until_one_fits=*/input_.is_urgent, &finalists_));
     if (input_.is_urgent && !scope_.all.ListsPasses()) return absl::OkStatus();
@@ -333,7 +347,7 @@ class Search {
                        std::move(lowered));
     if (plan.programs != nullptr) {
       ASSIGN_OR_RETURN(plan.program_hashes,
-                       HashesOf(space_.model, *plan.programs));
+                       HashesOf(space_.model, *plan.programs, input_.stop));
     }
     plan.layouts_considered = by_closed_form_.layouts_considered();
     // The closed form does not price the orders of list scheduling.
