@@ -89,9 +89,7 @@ class Lowering {
 
   static int32_t NumMicrobatches(const std::vector<ChunkPass>& passes) {
     return static_cast<int32_t>(
-        std::count_if(passes.begin(), passes.end(), [](const ChunkPass& pass) {
-          return pass.kind == ChunkPassKind::kForward;
-        }));
+        std::ranges::count(passes, ChunkPassKind::kForward, &ChunkPass::kind));
   }
 
   // Vectors that grow would move all their elements several times.

@@ -63,18 +63,14 @@ double Seconds(StepModel& model, const Layout& layout) {
 // replica's. Method: the same layout with all replicas that long.
 TEST(StepModelTest, PricesTheLongestReplica) {
   StepModel model = ModelOn("h100-sxm");
-  for (const Schedule schedule :
-       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
-    Layout uneven = MlperfLayout();
-    uneven.interleave = 1;
-    uneven.schedule = schedule;
-    Layout even = uneven;
-    uneven.num_microbatches = 71;
-    uneven.extra_microbatches = 3;
-    EXPECT_EQ(Seconds(model, uneven), Seconds(model, even));
-    EXPECT_EQ(model.Predict(uneven).memory.total(),
-              model.Predict(even).memory.total());
-  }
+  Layout even = MlperfLayout();
+  even.interleave = 1;
+  even.schedule = Schedule::kZeroBubble;
+  Layout uneven = even;
+  uneven.num_microbatches = 71, uneven.extra_microbatches = 3;
+  EXPECT_EQ(Seconds(model, uneven), Seconds(model, even));
+  const double bytes = model.Predict(uneven).memory.total();
+  EXPECT_EQ(bytes, model.Predict(even).memory.total());
 }
 
 // Goal: known answers. MLPerf Training v5.1, Llama 3.1 405B on H100 in fp8:
