@@ -120,9 +120,10 @@ def kill_mpirun(case):
 
 # Hosts. -------------------------------------------------------------------------------------
 
-# The rate does not depend on the number of steps.
+# The rate does not depend on the number of steps. With a rate of 3e-3 and a small epsilon, jobs over
+# one rank and over three come apart by more than 2e-5 after 222 steps, without any fault.
 HOSTS_KEYS = dict(layout="{pipeline: 1, tensor: 1, zero: 0}", devices=1, batch=6,
-                  optimizer="{learning_rate: 3e-3, warmup_steps: 5, decay: none}")
+                  optimizer="{learning_rate: 3e-4, epsilon: 1e-3, warmup_steps: 5, decay: none}")
 
 
 def lose_host(case, lose, comes_back):

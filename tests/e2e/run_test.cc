@@ -137,7 +137,7 @@ TEST(RunTest, RefusesBadInput) {
   };
   const Case cases[] = {
       {{.extra = "trainin: {}\n"}, "did you mean"},
-      {{.devices_per_agent = 3}, "3 devices"},
+      {{.devices_per_agent = 3, .layout = "{zero: 2}"}, "3 devices"},
       {{.layout = "{tensor: 8}"}, "tensor"},
       {{.layout = "{data: 2, data_groups: 2}"}, "set layout.data_groups to 1"},
       {{.extra = "profile: /nowhere/profile.yaml\n"}, "/nowhere/profile.yaml"},

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,7 @@ constexpr int64_t kDataOffset = 4096;
 constexpr int64_t kEntryOffset = kSlotBytes / 4 * 3;
 constexpr int64_t kMaxEntryBytes = kSlotBytes / 4;
 constexpr size_t kMaxSlots = 4096;
+constexpr size_t kMostKeptSlots = 2;
 constexpr uint64_t kMagic = 0x4d696c6c72616365;
 
 // Written and read by the same program on one machine.
@@ -108,7 +110,10 @@ absl::Status ReplicaStore::FindParts() {
         header.bytes >= 0 && header.bytes <= kEntryOffset - kDataOffset &&
         header.entry_bytes >= 0 && header.entry_bytes <= kMaxEntryBytes;
     if (!is_part) {
-      FreeSlot(slot);
+      // What the process before had begun, or left to the next part.
+      const int64_t begin = slot * kSlotBytes + kDataOffset;
+      const off_t end = lseek(fd_, begin, SEEK_HOLE);
+      KeepSlot(slot, end < begin ? 0 : end - begin);
       continue;
     }
     const ReplicaPart part = {{Generation{header.generation}, header.step},
@@ -161,15 +166,17 @@ void ReplicaStore::FreeSlot(int64_t slot) {
   taken_[slot] = false;
 }
 
-void ReplicaStore::KeepSlot(const Slot& slot) {
-  EraseHeader(slot.index);
-  taken_[slot.index] = false;
-  kept_bytes_[slot.index] = slot.replica.bytes;
+void ReplicaStore::KeepSlot(int64_t slot, int64_t num_bytes) {
+  EraseHeader(slot);
+  taken_[slot] = false;
+  kept_bytes_[slot] = num_bytes;
 }
 
-void ReplicaStore::FreeKeptSlots() {
-  for (const auto& [slot, bytes] : kept_bytes_) FreeSlot(slot);
-  kept_bytes_.clear();
+void ReplicaStore::FreeKeptSlots(size_t most_kept) {
+  while (kept_bytes_.size() > most_kept) {
+    FreeSlot(kept_bytes_.rbegin()->first);
+    kept_bytes_.erase(std::prev(kept_bytes_.end()));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<ReplicaStore::Writer>> ReplicaStore::Begin(
@@ -238,6 +245,9 @@ absl::Status ReplicaStore::Writer::Commit(absl::string_view entry) {
   store_->parts_[part] = {
       .index = slot_, .replica = replica_, .entry_bytes = entry_bytes};
   committed_ = true;
+  // Here, where nobody waits. The parts of a step and of its partners' need no
+  // more.
+  store_->FreeKeptSlots(kMostKeptSlots);
   return absl::OkStatus();
 }
 
@@ -272,19 +282,11 @@ absl::Status ReplicaStore::Read(const ReplicaPart& part, int64_t offset,
 }
 
 template <typename Condition>
-void ReplicaStore::DropIf(const Condition& condition, bool keeps_memory) {
+void ReplicaStore::DropIf(const Condition& condition) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const bool drops = std::any_of(
-      parts_.begin(), parts_.end(),
-      [&](const auto& entry) { return condition(entry.first.set); });
-  if (drops || !keeps_memory) FreeKeptSlots();
   std::erase_if(parts_, [&](const auto& entry) {
     if (!condition(entry.first.set)) return false;
-    if (keeps_memory) {
-      KeepSlot(entry.second);
-    } else {
-      FreeSlot(entry.second.index);
-    }
+    KeepSlot(entry.second.index, entry.second.replica.bytes);
     return true;
   });
 }
@@ -299,6 +301,8 @@ void ReplicaStore::DropOlder(const ReplicaSet& set) {
 
 void ReplicaStore::Clear() {
   DropIf([](const ReplicaSet&) { return true; });
+  std::lock_guard<std::mutex> lock(mutex_);
+  FreeKeptSlots(/*most_kept=*/0);
 }
 
 void ReplicaStore::DropBefore(const ReplicaSet& set) {
@@ -311,8 +315,7 @@ void ReplicaStore::DropBefore(const ReplicaSet& set) {
     }
   }
   if (!whole.has_value()) return;
-  DropIf([&](const ReplicaSet& other) { return other < *whole; },
-         /*keeps_memory=*/true);
+  DropOlder(*whole);
 }
 
 absl::Status ReplicaStore::WriteAt(int64_t offset, const void* data,

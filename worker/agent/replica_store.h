@@ -78,6 +78,10 @@ class ReplicaStore {
   absl::Status Read(const ReplicaPart& part, int64_t offset, int64_t num_bytes,
                     void* out) const;
 
+  // What follows leaves the memory of a dropped part to the next one that is
+  // begun, since giving pages back and having others zeroed takes as long as
+  // copying. Clear() alone gives all of it back.
+  //
   // Drops the parts of steps after `step`: of a history that was rolled back.
   void DropAfter(int64_t step);
   // Drops the parts of sets before `set`.
@@ -86,9 +90,7 @@ class ReplicaStore {
   // Before a part of `set` is added, which is when its generation's sets of two
   // steps before and earlier are whole everywhere: drops all parts that are
   // older than the newest of these. Drops nothing where there is none. That of
-  // the step before may still be on its way elsewhere. The next parts that are
-  // begun get the dropped ones' memory, since giving it back and having new
-  // pages zeroed takes as long as copying.
+  // the step before may still be on its way elsewhere.
   void DropBefore(const ReplicaSet& set);
 
  private:
@@ -104,12 +106,11 @@ class ReplicaStore {
   int64_t TakeSlot();
   void FreeSlot(int64_t slot);  // Gives its memory back.
   void EraseHeader(int64_t slot);
-  void KeepSlot(const Slot& slot);  // Leaves its memory to the next part.
-  void FreeKeptSlots();
-  // Slots that were kept before, and that no part has taken since, are given
-  // back where others are kept now, and where none is to be kept.
+  // Leaves its memory to the next part.
+  void KeepSlot(int64_t slot, int64_t num_bytes);
+  void FreeKeptSlots(size_t most_kept);  // Those above so many.
   template <typename Condition>
-  void DropIf(const Condition& condition, bool keeps_memory = false);
+  void DropIf(const Condition& condition);
   absl::StatusOr<Slot> Find(const ReplicaPart& part) const;
   absl::Status WriteAt(int64_t offset, const void* data, int64_t num_bytes);
   absl::Status ReadAt(int64_t offset, int64_t num_bytes, void* out) const;
