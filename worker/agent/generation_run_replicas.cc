@@ -22,7 +22,7 @@ namespace {
 
 // Above it, each part is held by its own rank and its partners alone.
 constexpr int64_t kMostBytesKept = kGiB;
-constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
+constexpr absl::Duration kSnapshotPoll = absl::Milliseconds(2);
 // An order goes to all ranks at once, and comes to some while others have taken
 // the step that it stops.
 constexpr double kOrderSeconds = 1;
@@ -214,7 +214,7 @@ absl::Status GenerationRun::Pause(const JobSpec& job) {
   for (double began_s = MonotonicSeconds();
        !stop_requested_ && !pause_requested_ && !aborted_ &&
        MonotonicSeconds() - began_s < kOrderSeconds;) {
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kSnapshotPoll);
   }
   if (stop_requested_) return absl::OkStatus();
   // Nobody trains the steps of a checkpoint or an export again.
@@ -228,7 +228,7 @@ absl::Status GenerationRun::Pause(const JobSpec& job) {
   client_->SendReliably(std::move(message));
   while (!stop_requested_) {
     if (aborted_) return absl::AbortedError("the generation has ended");
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kSnapshotPoll);
   }
   return absl::OkStatus();
 }
@@ -252,7 +252,7 @@ absl::StatusOr<bool> GenerationRun::KeepStateOfPause(const JobSpec& job) {
     ASSIGN_OR_RETURN(const bool is_taken, (*snapshot)->IsTaken());
     if (is_taken) break;
     if (aborted_) return absl::AbortedError("the generation has ended");
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kSnapshotPoll);
   }
   return KeepParts(job, step, {{rank_, (*snapshot)->pieces()}});
 }
