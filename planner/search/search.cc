@@ -170,6 +170,7 @@ class Search {
       std::vector<Finalist> found = by_closed_form_.Find(share);
       RETURN_IF_ERROR(CheckNotStopped(input_.stop));
       if (found.empty()) break;
+      LeaveOutCloseUneven(&found);
       if (!AddNew(std::move(found))) {
         constexpr double kUntilOthersCome = 0.95;
         share *= kUntilOthersCome;
@@ -203,16 +204,20 @@ class Search {
     return adds;
   }
 
-  // Where the first finalist that fits is taken, an uneven one has to be faster
-  // than even ones by more than the closed form may be wrong.
-  void PutEvenFirst() {
-    const auto seconds = [](const Finalist& finalist) {
-      return finalist.closed_form.step_time_s *
-             (finalist.layout.is_uneven() ? 1 + kSearchBudget.closed_form_error
-                                          : 1);
-    };
-    absl::c_stable_sort(finalists_, [&](const Finalist& a, const Finalist& b) {
-      return seconds(a) < seconds(b);
+  // Of layouts that can be lowered, leaves out the uneven ones that are not
+  // faster than the even ones by more than the closed form may be wrong. They
+  // are many, and take long to lower.
+  static void LeaveOutCloseUneven(std::vector<Finalist>* found) {
+    double least_even_s = std::numeric_limits<double>::infinity();
+    for (const Finalist& finalist : *found) {
+      if (!finalist.can_be_lowered || finalist.layout.is_uneven()) continue;
+      least_even_s = std::min(least_even_s, finalist.closed_form.step_time_s);
+    }
+    std::erase_if(*found, [&](const Finalist& finalist) {
+      return finalist.can_be_lowered && finalist.layout.is_uneven() &&
+             finalist.closed_form.step_time_s *
+                     (1 + kSearchBudget.closed_form_error) >
+                 least_even_s;
     });
   }
 
@@ -231,7 +236,6 @@ class Search {
       RETURN_IF_ERROR(by_passes_.List(&finalists_));
     }
     if (!scope_.lowers) return absl::OkStatus();
-    if (input_.is_urgent) PutEvenFirst();
     RETURN_IF_ERROR(by_instructions_.PriceAll(
         /*until_one_fits=*/input_.is_urgent, &finalists_));
     if (input_.is_urgent && !scope_.all.ListsPasses()) return absl::OkStatus();
