@@ -16,7 +16,7 @@
 
 namespace millrace {
 
-// What an agent reported of its host.
+// An agent's host, as the agent reported it.
 struct SpareCandidate {
   std::string host;
   int32_t num_devices = 0;

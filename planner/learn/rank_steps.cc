@@ -174,7 +174,7 @@ void AddAcrossStages(std::span<const Program> programs,
   const Layout& layout = programs.front().layout;
   if (layout.num_ranks() < 2) return;
   std::vector<Meeting> worlds;
-  // Of the replicas with the most micro-batches, then of the others.
+  // Programs of the longest replicas come first, those of the others follow.
   const auto num_stages = static_cast<size_t>(layout.pipeline);
   for (size_t first = 0; first < programs.size(); first += num_stages) {
     std::vector<const Program*> stages;

@@ -109,7 +109,7 @@ struct Plan {
   // scheduling and copy engines, the layout that it is a variant of.
   std::optional<Prediction> by_passes;
   Timeline timeline;  // Simulated, of the chosen layout.
-  // Of the training Programs of all ranks, by ProgramIdx().
+  // The hashes of all ranks' training Programs, by ProgramIdx().
   std::vector<uint64_t> program_hashes;
   // The training Programs that `timeline` is of, by stage: those of the data
   // replicas with the most micro-batches. Null where

@@ -204,9 +204,9 @@ class Search {
     return adds;
   }
 
-  // Of layouts that can be lowered, leaves out the uneven ones that are not
-  // faster than the even ones by more than the closed form may be wrong. They
-  // are many, and take long to lower.
+  // Leaves out uneven layouts that would be lowered, unless they are faster
+  // than the even ones by more than the closed form's error. They are many, and
+  // take long to lower.
   static void LeaveOutCloseUneven(std::vector<Finalist>* found) {
     double least_even_s = std::numeric_limits<double>::infinity();
     for (const Finalist& finalist : *found) {

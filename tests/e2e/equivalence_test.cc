@@ -102,7 +102,7 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
 // and ZeRO stage that allows it, against one rank: losses, norms and, at the
 // end, every tensor.
 TEST(EquivalenceTest, UnevenLayoutsMatchOneRank) {
-  // As in FamiliesMatchOneRank.
+  // Test FamiliesMatchOneRank allows the same.
   constexpr double kTensorTolerance = 1e-3;
   for (const int32_t global_batch : {8, 16}) {
     JobSpec job = SmallJob();

@@ -61,7 +61,7 @@ struct ClusterOptions {
   // Steps between copies of the state in memory; 0: none.
   int64_t replica_interval = 0;
   int32_t replica_partners = 1;  // Of each rank, for these copies.
-  // That a rank which pauses has no memory for its state.
+  // The probability that a pausing rank has no memory for its state.
   double unkept_probability = 0;
   // A host and that of its ranks' first partners that end at one moment.
   // Neither is the coordinator's.

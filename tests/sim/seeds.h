@@ -1,4 +1,4 @@
-// What the tests of simulated jobs share.
+// Seeds of simulated jobs, and a check of a job that has finished.
 
 #ifndef MILLRACE_TESTS_SIM_SEEDS_H_
 #define MILLRACE_TESTS_SIM_SEEDS_H_

@@ -11,8 +11,8 @@
 namespace millrace {
 namespace {
 
-// What a format's values are: finite ones at the edge of its range, and those
-// that are not finite, by their bits.
+// Values of a format by their bits: finite ones at the edge of its range, and
+// some that are not finite.
 template <typename Word>
 struct ValuesOf {
   ValueFormat format;

@@ -162,7 +162,7 @@ TEST(StepObservationTest, ObservesUnevenReplicas) {
       num_attentions += op.num_calls;
     }
   }
-  // Of 3 + 3 + 2 micro-batches.
+  // The three replicas run 3 + 3 + 2 micro-batches.
   EXPECT_EQ(num_attentions, 8 * SmallJob().model.num_layers);
   // Programs of even layouts do not fit it.
   const Case even = MakeCase(

@@ -366,7 +366,7 @@ TEST(PlanOnlyTest, LeavesDevicesIdle) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(plan->num_idle_devices, 0);
   EXPECT_EQ(plan->layout.num_ranks() + plan->num_idle_devices, 67);
-  // As 67 replicas, of which 61 run two micro-batches and 6 one.
+  // 67 replicas take all devices: 61 run two micro-batches and 6 run one.
   job.layout.devices = 67;
   const auto all = PlanAll(job, 67, profile);
   ASSERT_TRUE(all.ok()) << all.status();
