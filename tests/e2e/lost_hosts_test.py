@@ -22,6 +22,7 @@ MILLRACE = ""
 FIRST = {2: "10.77.0.1:4711", 3: "[fd77::1]:4711", 4: "node1:4711"}
 NUM_HOSTS = 4
 NUM_STEPS = 130
+SLOW_PROCESSOR = "tests/data/profiles/slow_processor.yaml"
 
 
 def records_on(hosts, number, file):
@@ -58,11 +59,13 @@ class LostHostsTest(unittest.TestCase):
         self.assertEqual(len(losses), NUM_STEPS)
         return losses
 
-    def write_job(self, steps, take_in_hosts="auto", checkpoints=True, fault="", **keys):
+    def write_job(self, steps, take_in_hosts="auto", checkpoints=True, fault="",
+                  extra="", **keys):
         saving = f"{{directory: {self.hosts.folder}/checkpoints, interval_steps: 20, resume: none}}"
         return write_job(
             self.hosts, steps=steps,
-            extra=f"fault: {{host_timeout_ms: 3000, take_in_hosts: {take_in_hosts}{fault}}}\n",
+            extra=f"fault: {{host_timeout_ms: 3000, take_in_hosts: {take_in_hosts}{fault}}}\n"
+                  + extra,
             checkpoint=saving if checkpoints else "{at_end: false, resume: none}", **keys)
 
     def start_agent(self, number, *words):
@@ -192,10 +195,14 @@ class LostHostsTest(unittest.TestCase):
 
     # Goal: hosts that are left share a batch that they do not divide: some run a micro-batch more
     # than others, and the losses stay those of the job where nothing fails. Method: three of four
-    # hosts, and 200 sequences a step, which computing takes most of.
+    # hosts, and a profile by which computing takes nearly all of a step, whatever the machine.
     def test_shares_the_batch_unevenly_after_a_lost_host(self):
+        for number in self.numbers:
+            shutil.copy(SLOW_PROCESSOR, self.hosts.folder_of(number))
+        profile = f"{self.hosts.private}/{os.path.basename(SLOW_PROCESSOR)}"
         keys = {"devices": 1, "batch": 200, "checkpoints": False,
-                "layout": "{pipeline: 1, tensor: 1, micro_batch: 1, zero: 0}"}
+                "layout": "{pipeline: 1, tensor: 1, micro_batch: 1, zero: 0}",
+                "extra": f"profile: {profile}\nprofile_output: none\n"}
         curves = []
         for loses in (False, True):
             first, others = self.start(self.write_job(NUM_STEPS, **keys))
