@@ -11,7 +11,8 @@ namespace millrace {
 namespace {
 
 constexpr int32_t kWarmUpSteps = 2;
-constexpr double kLeastSampleSeconds = 0.1;
+constexpr double kLeastBriefSeconds = 0.025;
+constexpr double kLeastLastingSeconds = 0.1;
 constexpr size_t kSamplesKept = 256;
 constexpr size_t kLeastToCompare = 4;
 constexpr size_t kFirstSamples = 24;
@@ -55,28 +56,38 @@ std::optional<SlowRank> SlowRankWatch::Note(Rank rank, double compute_s) {
       ++watched.num_noted <= kWarmUpSteps) {
     return std::nullopt;
   }
-  watched.measured_s += compute_s;
-  watched.predicted_s += predicted_s;
-  if (watched.measured_s < kLeastSampleSeconds) return std::nullopt;
-  AddSample(&watched);
+  const bool has_brief =
+      AddStep(compute_s, predicted_s, kLeastBriefSeconds, &watched.brief);
+  if (AddStep(compute_s, predicted_s, kLeastLastingSeconds, &watched.lasting)) {
+    const std::deque<double>& samples = watched.lasting.samples;
+    watched.median = LowerMedianOf({samples.begin(), samples.end()});
+    if (samples.size() == kFirstSamples) watched.first_median = watched.median;
+  } else if (!has_brief) {
+    return std::nullopt;
+  }
   return Judge(rank);
 }
 
-void SlowRankWatch::AddSample(Watched* rank) {
-  std::deque<double>& samples = rank->samples;
-  samples.push_back(std::log(rank->measured_s / rank->predicted_s));
-  rank->measured_s = rank->predicted_s = 0;
+// Returns whether the step completes a sample.
+bool SlowRankWatch::AddStep(double measured_s, double predicted_s,
+                            double least_seconds, Samples* series) {
+  series->measured_s += measured_s;
+  series->predicted_s += predicted_s;
+  if (series->measured_s < least_seconds) return false;
+  std::deque<double>& samples = series->samples;
+  samples.push_back(std::log(series->measured_s / series->predicted_s));
+  series->measured_s = series->predicted_s = 0;
   if (samples.size() > kSamplesKept) samples.pop_front();
-  rank->median = LowerMedianOf({samples.begin(), samples.end()});
-  if (samples.size() == kFirstSamples) rank->first_median = rank->median;
   // Differences of neighbours know nothing of a rank that became slow.
   std::vector<double> differences;
   for (size_t i = 1; i < samples.size(); ++i) {
     differences.push_back(std::abs(samples[i] - samples[i - 1]));
   }
-  if (differences.empty()) return;
-  rank->scatter =
-      kSigmaOfMad * LowerMedianOf(std::move(differences)) / std::sqrt(2.0);
+  if (!differences.empty()) {
+    series->scatter =
+        kSigmaOfMad * LowerMedianOf(std::move(differences)) / std::sqrt(2.0);
+  }
+  return true;
 }
 
 std::optional<double> SlowRankWatch::LearntFactor(const Watched& rank) const {
@@ -85,7 +96,7 @@ std::optional<double> SlowRankWatch::LearntFactor(const Watched& rank) const {
   size_t num_alike = 0;
   for (const Watched& other : ranks_) {
     num_alike += other.stage == rank.stage;
-    if (other.samples.size() < kLeastToCompare) continue;
+    if (other.lasting.samples.size() < kLeastToCompare) continue;
     (other.stage == rank.stage ? alike : others).push_back(other.median);
   }
   if (num_alike > 1) {
@@ -102,24 +113,25 @@ std::optional<double> SlowRankWatch::LearntFactor(const Watched& rank) const {
   return learnt;
 }
 
-double SlowRankWatch::UsualScatter() const {
+double SlowRankWatch::UsualScatter(Samples Watched::*samples) const {
   std::vector<double> scatters;
   for (const Watched& rank : ranks_) {
-    if (rank.samples.size() > 1) scatters.push_back(rank.scatter);
+    const Samples& series = rank.*samples;
+    if (series.samples.size() > 1) scatters.push_back(series.scatter);
   }
   return scatters.empty() ? 0 : LowerMedianOf(std::move(scatters));
 }
 
 std::optional<SlowRank> SlowRankWatch::Judge(Rank rank) {
   Watched& watched = ranks_[ToInt(rank)];
-  if (watched.samples.size() < kShortWindow) return std::nullopt;
+  if (watched.brief.samples.size() < kShortWindow) return std::nullopt;
   const std::optional<double> learnt = LearntFactor(watched);
   if (!learnt.has_value()) return std::nullopt;
-  const auto excess_of = [&](size_t window) {
-    std::vector<double> excess(
-        watched.samples.end() -
-            static_cast<ptrdiff_t>(std::min(window, watched.samples.size())),
-        watched.samples.end());
+  const auto excess_of = [&](const Samples& series, size_t window) {
+    const std::deque<double>& samples = series.samples;
+    std::vector<double> excess(samples.end() - static_cast<ptrdiff_t>(std::min(
+                                                   window, samples.size())),
+                               samples.end());
     for (double& value : excess) value -= *learnt;
     return excess;
   };
@@ -128,12 +140,15 @@ std::optional<SlowRank> SlowRankWatch::Judge(Rank rank) {
         std::count_if(excess.begin(), excess.end(),
                       [limit](double value) { return value > limit; }));
   };
-  const double scatter = UsualScatter();
-  const auto limit_of = [&](size_t window) {
+  const auto limit_of = [](double scatter, size_t window) {
     return kStandardErrors * scatter / std::sqrt(static_cast<double>(window));
   };
-  const std::vector<double> brief = excess_of(kShortWindow);
-  const std::vector<double> lasting = excess_of(kLongWindow);
+  const double brief_limit =
+      limit_of(UsualScatter(&Watched::brief), kShortWindow);
+  const double scatter = UsualScatter(&Watched::lasting);
+  const std::vector<double> brief = excess_of(watched.brief, kShortWindow);
+  const std::vector<double> lasting = excess_of(watched.lasting, kLongWindow);
+  if (lasting.empty()) return std::nullopt;
   const double lasting_median = LowerMedianOf(lasting);
   if (watched.named) {
     if (lasting.size() < kLongWindow || lasting_median > kClearlyAbove ||
@@ -143,7 +158,7 @@ std::optional<SlowRank> SlowRankWatch::Judge(Rank rank) {
     watched.named = false;
     return SlowRank{.rank = rank, .recovered = true};
   }
-  if (count_above(brief, std::max(kHalfAgain, limit_of(kShortWindow))) + 1 >=
+  if (count_above(brief, std::max(kHalfAgain, brief_limit)) + 1 >=
       kShortWindow) {
     watched.named = true;
     return SlowRank{.rank = rank,
@@ -157,7 +172,7 @@ std::optional<SlowRank> SlowRankWatch::Judge(Rank rank) {
             static_cast<double>(lasting.size());
   }
   if (lasting.size() == kLongWindow &&
-      mean > std::max(kLeastNamed, limit_of(kLongWindow)) &&
+      mean > std::max(kLeastNamed, limit_of(scatter, kLongWindow)) &&
       count_above(lasting, kClearlyAbove) >= kLeastClearlyAbove) {
     watched.named = true;
     return SlowRank{.rank = rank,

@@ -6,12 +6,12 @@
 // held to the prediction and its like at once. The only rank of a stage is held
 // to its own first steps, and to the other stages if it is far above them.
 //
-// Samples cover a step, or 0.1 s if a step is shorter. A rank is named when
-// seven of its last eight samples are half again as long (twice: within ten
-// steps), or when the mean of its last 24, without outliers, is 8 % above. The
-// mean must also be 6.5 times its standard error by the scatter of the job's
-// samples, for five of independent ones and some for noise that lasts (1.15
-// times: within thirty steps).
+// Samples cover a step, or several if steps are short. A rank is named when
+// seven of its last eight samples of 25 ms or more are half again as long
+// (twice: within ten steps), or when the mean of its last 24 samples of 0.1 s
+// or more, without outliers, is 8 % above. The mean must also be 6.5 times its
+// standard error by the scatter of the job's samples, for five of independent
+// ones and some for noise that lasts (1.15 times: within thirty steps).
 
 #ifndef MILLRACE_FAULT_SLOW_RANK_H_
 #define MILLRACE_FAULT_SLOW_RANK_H_
@@ -45,20 +45,25 @@ class SlowRankWatch {
   std::optional<SlowRank> Note(Rank rank, double compute_s);
 
  private:
-  struct Watched {
-    int32_t stage = 0;
-    int32_t num_noted = 0;       // Steps.
+  struct Samples {
     double measured_s = 0;       // In the sample that is not complete.
     double predicted_s = 0;      // Likewise.
     std::deque<double> samples;  // Logarithms of measured over predicted.
-    double first_median = 0;     // Over the first samples.
-    double median = 0;           // Over all of them.
     double scatter = 0;          // The standard deviation from one to the next.
+  };
+  struct Watched {
+    int32_t stage = 0;
+    int32_t num_noted = 0;    // Steps.
+    Samples brief;            // They find a rank that is much slower.
+    Samples lasting;          // They find one that is a little slower.
+    double first_median = 0;  // Over the first of the lasting samples.
+    double median = 0;        // Over all of them.
     bool named = false;
   };
+  static bool AddStep(double measured_s, double predicted_s,
+                      double least_seconds, Samples* samples);
   std::optional<double> LearntFactor(const Watched& rank) const;
-  double UsualScatter() const;
-  void AddSample(Watched* rank);
+  double UsualScatter(Samples Watched::*samples) const;
   std::optional<SlowRank> Judge(Rank rank);
 
   std::vector<Watched> ranks_;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -20,8 +21,8 @@ namespace {
 
 // Noise that was recorded: processor time of a fixed piece of work of some 4 ms
 // over its running median, of four processes on two cores that others kept busy
-// (tests/data/noise). A step is thirty pieces in a row, and the next ones
-// follow until another place in the record is drawn.
+// (tests/data/noise). A step is as many pieces in a row as take its time, and
+// the next ones follow until another place in the record is drawn.
 class RecordedNoise {
  public:
   RecordedNoise() {
@@ -30,19 +31,23 @@ class RecordedNoise {
   }
   size_t size() const { return values_.size(); }
 
-  // The relative times of so many steps.
-  std::vector<double> Draw(size_t count, std::mt19937_64& random) const {
-    constexpr size_t kPieces = 30;
+  // The relative times of so many steps, each of `step_s`.
+  std::vector<double> Draw(size_t count, double step_s,
+                           std::mt19937_64& random) const {
+    constexpr double kPieceSeconds = 0.004;
+    constexpr size_t kMostPieces = 30;
     constexpr size_t kSteps = 8;
+    const size_t pieces = std::clamp<size_t>(
+        std::llround(step_s / kPieceSeconds), 1, kMostPieces);
     std::vector<double> series;
     size_t at = 0;
     for (size_t step = 0; step < count; ++step) {
       if (step % kSteps == 0) {
-        at = random() % (values_.size() - kPieces * kSteps);
+        at = random() % (values_.size() - pieces * kSteps);
       }
       double sum = 0;
-      for (size_t i = 0; i < kPieces; ++i) sum += values_[at++];
-      series.push_back(sum / kPieces);
+      for (size_t i = 0; i < pieces; ++i) sum += values_[at++];
+      series.push_back(sum / static_cast<double>(pieces));
     }
     return series;
   }
@@ -68,7 +73,10 @@ const std::vector<Job>& Jobs() {
       {{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3},
        {{0.3}, {0.25}, {0.25}, {0.4}},
        {1.1, 0.8, 1, 1.2}},
-      {{0}, {{0.5}}, {1.4}}};
+      {{0}, {{0.5}}, {1.4}},
+      {{0, 0}, {{0.03}}, {1}},
+      {{0, 0, 0, 0}, {{0.06}}, {0.9}},
+      {{0, 0, 1, 1}, {{0.05}, {0.04}}, {1.2, 1}}};
   return *kJobs;
 }
 
@@ -84,7 +92,10 @@ std::vector<std::pair<int64_t, SlowRank>> RunJob(const Job& job,
   watch.Begin(job.stage_of, job.stages);
   std::vector<std::vector<double>> series;
   for (size_t i = 0; i < job.stage_of.size(); ++i) {
-    series.push_back(noise.Draw(static_cast<size_t>(num_steps), random));
+    const int32_t stage = job.stage_of[i];
+    series.push_back(noise.Draw(static_cast<size_t>(num_steps),
+                                job.stages[stage].compute_s * job.off[stage],
+                                random));
   }
   std::vector<std::pair<int64_t, SlowRank>> named;
   for (int64_t step = 1; step <= num_steps; ++step) {
@@ -127,27 +138,33 @@ TEST(SlowRankTest, RaisesNoFalseAlarm) {
 }
 
 // Goal: a rank that becomes twice as slow is named within ten steps, one 1.15
-// times as slow within thirty, and no other rank is. Method: seeds; it begins
-// after a hundred steps.
+// times as slow within thirty, or thirty times 0.1 s if steps are shorter, and
+// no other rank is. Method: seeds; it begins after a hundred steps.
 TEST(SlowRankTest, NamesTheSlowRankInTime) {
+  struct Bar {
+    double factor = 1;
+    double most_steps = 0;
+    double least_step_s = 0;  // What shorter steps count as.
+  };
   const RecordedNoise noise;
   ASSERT_GT(noise.size(), 1000u);
-  for (const auto& [factor, most_steps] :
-       {std::pair<double, int64_t>(2, 10),
-        std::pair<double, int64_t>(1.15, 30)}) {
-    int num_runs = 0, num_in_time = 0;
+  for (const Bar& bar : {Bar{2, 10, 0}, Bar{1.15, 30, 0.1}}) {
     for (const Job& job : Jobs()) {
+      const int32_t stage = job.stage_of.back();
+      const double step_s = job.stages[stage].compute_s * job.off[stage];
+      const double most_steps =
+          bar.most_steps * std::max(1.0, bar.least_step_s / step_s);
       for (uint64_t seed = 1; seed <= 20; ++seed) {
-        const auto named = RunJob(job, noise, seed, 160, 101, factor);
-        ++num_runs;
+        const auto named = RunJob(job, noise, seed, 260, 101, bar.factor);
         for (const auto& [step, slow] : named) {
           EXPECT_EQ(ToInt(slow.rank),
                     static_cast<int32_t>(job.stage_of.size()) - 1);
         }
-        num_in_time += !named.empty() && named[0].first <= 100 + most_steps;
+        ASSERT_FALSE(named.empty()) << bar.factor << " of " << step_s << " s";
+        EXPECT_LE(named[0].first, 100 + most_steps)
+            << bar.factor << " of " << step_s << " s";
       }
     }
-    EXPECT_EQ(num_in_time, num_runs) << factor;
   }
 }
 
@@ -164,7 +181,10 @@ TEST(SlowRankTest, NamesWhoIsSlowFromTheStartAndWhoRecovers) {
               static_cast<int32_t>(job.stage_of.size()) - 1);
     // Stages of one rank may be off by half before they are told from slow.
     const bool has_like = job.stage_of.size() > job.stages.size();
-    EXPECT_LE(named[0].first, has_like ? 12 : 40);
+    // Its like must have four samples of 0.1 s by then.
+    const double step_s = job.stages[0].compute_s * job.off[0];
+    const double more_steps = 4 * std::max(0.0, std::ceil(0.1 / step_s) - 1);
+    EXPECT_LE(named[0].first, (has_like ? 12 : 40) + more_steps);
   }
   SlowRankWatch watch;
   watch.Begin({0, 0}, {{0.5}});
