@@ -90,7 +90,7 @@ std::unique_ptr<BatchSource> NewSyntheticBatches(const JobSpec& job) {
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
                       const std::function<absl::Status(Rank, Trainer&)>& body,
-                      const NewBatches& new_batches) {
+                      const NewBatches& new_batches, ProgressBoard* progress) {
   std::mutex mutex;
   absl::Status first_error;
   std::vector<std::thread> threads;
@@ -99,12 +99,14 @@ absl::Status RunRanks(const JobSpec& job, const Layout& layout,
       const absl::Status status = [&]() -> absl::Status {
         const std::unique_ptr<BatchSource> batches = new_batches(job);
         const std::unique_ptr<CommunicatorFactory> factory = new_factory();
-        ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                         CreateCpuTrainer({.job = job,
-                                           .layout = layout,
-                                           .rank = Rank{rank},
-                                           .communicators = factory.get(),
-                                           .batches = batches.get()}));
+        ASSIGN_OR_RETURN(
+            std::unique_ptr<Trainer> trainer,
+            CreateCpuTrainer({.job = job,
+                              .layout = layout,
+                              .rank = Rank{rank},
+                              .communicators = factory.get(),
+                              .batches = batches.get(),
+                              .progress = rank == 0 ? progress : nullptr}));
         return body(Rank{rank}, *trainer);
       }();
       std::lock_guard lock(mutex);

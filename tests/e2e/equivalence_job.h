@@ -17,6 +17,7 @@
 #include "planner/layout/layout.h"
 #include "worker/communicate/communicator.h"
 #include "worker/data/batch_source.h"
+#include "worker/train/progress_board.h"
 #include "worker/train/trainer.h"
 
 namespace millrace {
@@ -35,11 +36,13 @@ using NewBatches = std::function<std::unique_ptr<BatchSource>(const JobSpec&)>;
 std::unique_ptr<BatchSource> NewSyntheticBatches(const JobSpec& job);
 
 // A Trainer for each rank of `layout`, each in a thread of its own; `body` runs
-// in that thread. Returns the first error.
+// in that thread. Rank 0 writes its progress on `progress`, unless it is null.
+// Returns the first error.
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
                       const std::function<absl::Status(Rank, Trainer&)>& body,
-                      const NewBatches& new_batches = NewSyntheticBatches);
+                      const NewBatches& new_batches = NewSyntheticBatches,
+                      ProgressBoard* progress = nullptr);
 
 // Copies the pieces that this rank owns into whole tensors by name.
 using Tensors = std::map<std::string, std::vector<float>>;

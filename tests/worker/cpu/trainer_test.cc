@@ -1,6 +1,7 @@
 #include "worker/cpu/trainer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <cstring>
@@ -17,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "base/clock.h"
+#include "absl/time/time.h"
 #include "fault/checkpoint.h"
 #include "fault/replica_check.h"
 #include "gmock/gmock.h"
@@ -29,6 +30,7 @@
 #include "worker/agent/parameter_hash.h"
 #include "worker/communicate/in_process_communicator.h"
 #include "worker/cpu/ops.h"
+#include "worker/train/progress_board.h"
 
 namespace millrace {
 namespace {
@@ -421,10 +423,23 @@ TEST(CpuTrainerTest, AbortEndsAStep) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Waits until a trainer has come so far: into that step, with so many
+// instructions of it ended.
+void WaitForProgress(const ProgressBoard& progress, int64_t step,
+                     int64_t num_instructions) {
+  const auto is_there = [&] {
+    if (progress.step != step) return progress.step > step;
+    int64_t ended = 0;
+    for (const std::atomic<int32_t>& lane : progress.completed) ended += lane;
+    return ended >= num_instructions;
+  };
+  while (!is_there()) absl::SleepFor(absl::Microseconds(20));
+}
+
 // Goal: whenever a step is aborted, what a trainer keeps is the state after a
 // whole step, of its own part and of those of ranks that hold the same, and the
 // result of each step is told. Method: the states after each of some steps,
-// undisturbed; then runs that rank 0 aborts at moments all over a step.
+// undisturbed; then runs that rank 0 aborts all over its first four steps.
 TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
   using Values = std::vector<float>;
   const auto values_of = [](const std::vector<StatePiece>& pieces) {
@@ -445,11 +460,9 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
     std::map<std::pair<int64_t, Rank>, Values> expected;
     std::map<int64_t, double> losses;
     InProcessHub hub;
-    double step_s = 0;
     absl::Status status = RunRanks(
         SmallJob(), layout, [&] { return hub.NewFactory(); },
         [&](Rank rank, Trainer& trainer) {
-          const double began_s = MonotonicSeconds();
           for (int64_t step = 0; step <= kSteps; ++step) {
             absl::StatusOr<std::optional<StepResult>> result;
             if (step > 0) {
@@ -459,7 +472,6 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
             const std::lock_guard<std::mutex> lock(mutex);
             if (step > 0) losses[step] = (*result)->loss;
             expected[{step, rank}] = values_of(*trainer.ReadState());
-            step_s = (MonotonicSeconds() - began_s) / kSteps;
           }
           return absl::OkStatus();
         });
@@ -468,13 +480,19 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
     size_t num_parts = 0;
     for (int moment = 0; moment < kMoments; ++moment) {
       InProcessHub disturbed;
+      ProgressBoard progress;
       status = RunRanks(
           SmallJob(), layout, [&] { return disturbed.NewFactory(); },
           [&](Rank rank, Trainer& trainer) {
             std::thread aborter;
             if (rank == Rank{0}) {
-              aborter = std::thread([&trainer, step_s, moment] {
-                absl::SleepFor(absl::Seconds(4 * step_s * moment / kMoments));
+              aborter = std::thread([&trainer, &progress, moment] {
+                const auto num_instructions =
+                    static_cast<int64_t>(trainer.program().instructions.size());
+                const int64_t at =
+                    4 * (num_instructions + 1) * moment / kMoments;
+                WaitForProgress(progress, 1 + at / (num_instructions + 1),
+                                at % (num_instructions + 1));
                 trainer.Abort();
               });
             }
@@ -505,7 +523,8 @@ TEST(CpuTrainerTest, AbortedStepLeavesAWholeState) {
                   << " after step " << kept->completed_steps;
             }
             return absl::OkStatus();
-          });
+          },
+          NewSyntheticBatches, &progress);
       EXPECT_TRUE(status.ok()) << status;
     }
     EXPECT_GT(kept_steps.size(), 1u);
