@@ -510,30 +510,38 @@ TEST(CheckpointTest, ExportsWholeParameters) {
 }
 
 // Goal: a reshard writes what a run under the new layout would have written.
-// Method: reshard, load under a third layout, compare; then into a folder that
-// has the step, and to a layout the model cannot have.
+// Method: reshard to an even and an uneven layout, load under a third layout,
+// compare; then into a folder that has the step, and to a layout the model
+// cannot have.
 TEST(CheckpointTest, Reshards) {
   FaultyFileSystem files;
   SaveNew(files, {.data = 2, .tensor = 2, .num_microbatches = 4}, 9);
   const std::string path = ListCheckpoints(files, kDirectory)->front().path;
-  const Layout layout = {
+  const Layout even = {
       .pipeline = 4, .data = 2, .num_microbatches = 4, .zero = 1};
-  const auto entry =
-      ReshardCheckpoint(files, path, "resharded", TinyModel(), layout);
-  ASSERT_TRUE(entry.ok()) << entry.status();
-  EXPECT_EQ(ReadManifest(files, entry->path)->files.size(), 8u);
-  EXPECT_EQ(ReadCheckpointInfo(files, entry->path)->layout, layout);
-  ASSERT_TRUE(VerifyCheckpoint(files, entry->path).ok());
-  std::vector<RankState> state = MakeState(TinyModel(), {.tensor = 4});
-  for (const RankState& rank : state) {
-    ASSERT_TRUE(LoadCheckpoint(files, entry->path, rank.pieces).ok());
+  const Layout uneven = {
+      .data = 3, .num_microbatches = 2, .extra_microbatches = 2, .zero = 1};
+  for (const Layout& layout : {even, uneven}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const std::string folder =
+        absl::StrCat("resharded-", layout.extra_microbatches);
+    const auto entry =
+        ReshardCheckpoint(files, path, folder, TinyModel(), layout);
+    ASSERT_TRUE(entry.ok()) << entry.status();
+    EXPECT_EQ(ReadManifest(files, entry->path)->files.size(),
+              static_cast<size_t>(layout.num_ranks()));
+    EXPECT_EQ(ReadCheckpointInfo(files, entry->path)->layout, layout);
+    ASSERT_TRUE(VerifyCheckpoint(files, entry->path).ok());
+    std::vector<RankState> state = MakeState(TinyModel(), {.tensor = 4});
+    for (const RankState& rank : state) {
+      ASSERT_TRUE(LoadCheckpoint(files, entry->path, rank.pieces).ok());
+    }
+    EXPECT_EQ(CountWrong(state, 9), 0);
+    EXPECT_EQ(ReshardCheckpoint(files, path, folder, TinyModel(), layout)
+                  .status()
+                  .code(),
+              absl::StatusCode::kAlreadyExists);
   }
-  EXPECT_EQ(CountWrong(state, 9), 0);
-
-  EXPECT_EQ(ReshardCheckpoint(files, path, "resharded", TinyModel(), layout)
-                .status()
-                .code(),
-            absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReshardCheckpoint(files, path, "other", TinyModel(), {.tensor = 3})
                 .status()
                 .code(),

@@ -169,6 +169,8 @@ TEST_F(DamagedCheckpointTest, ForgedManifestsAreRefused) {
       {"\"header_bytes\":", "\"header_bytes\":9000000000"},
       {"\"micro_batch\":1", "\"micro_batch\":0"},
       {"\"micro_batch\":1", "\"micro_batch\":2147483647"},
+      {"\"micro_batch\":1", "\"extra_microbatches\":-1,\"micro_batch\":1"},
+      {"\"micro_batch\":1", "\"extra_microbatches\":2,\"micro_batch\":1"},
       {"\"pipeline\":1", "\"pipeline\":-1"},
       {"\"data\":2", "\"data\":2000000000"},
       {"\"zero\":1", "\"zero\":9"},
