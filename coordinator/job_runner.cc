@@ -110,6 +110,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
           .max_restarts = runner->job_.fault.max_restarts,
           .hosts = hosts,
           .own_agent = options.own_agent,
+          .keeps_spare_hosts = runner->job_.fault.spare_hosts > 0,
           .taken_over_from =
               options.taken_over_from < 0
                   ? std::nullopt

@@ -129,6 +129,9 @@ void JobState::OnReturn(const AgentJoined& event) {
   for (const ProcessId& process : event.live_workers) {
     actions_.emplace_back(KillWorkerProcess{event.agent_idx, process,
                                             "the job went on without it"});
+    // Its death may be heard of late, and must not be taken for that of another
+    // of the same incarnation.
+    workers_[process.worker].incarnation = process.incarnation;
   }
   weighs_growth_ = false;
   ConsiderGrowth();
@@ -358,10 +361,12 @@ void JobState::Regroup() {
 }
 
 void JobState::ConsiderGrowth() {
-  if (phase_ != Phase::kTraining || weighs_growth_ || stop_requested_ ||
+  if (phase_ != Phase::kTraining || stop_requested_ ||
       static_cast<int32_t>(running_.size()) != NumMembers()) {
     return;
   }
+  if (options_.keeps_spare_hosts) StartIdle();
+  if (weighs_growth_) return;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     if (agents_[i].takes_part || !IsReady(i)) continue;
     weighs_growth_ = true;
@@ -376,18 +381,18 @@ void JobState::On(const GrowthWeighed& event) {
     return;
   }
   actions_.emplace_back(Report{.event = "taking_in_hosts"});
-  StartReturned();
+  StartIdle();
   pauses_ = true;
   actions_.emplace_back(TellWorkersToPause{});
 }
 
-void JobState::StartReturned() {
+void JobState::StartIdle() {
   int32_t first_worker = 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const int32_t num_workers = agents_[i].num_devices;
     for (int32_t j = 0; j < num_workers; ++j) {
-      if (agents_[i].takes_part || !IsReady(i)) break;
       const WorkerIdx worker_idx{first_worker + j};
+      if (!IsReady(i) || IsActive(worker_idx)) continue;
       Worker& worker = workers_[worker_idx];
       // A process of this generation that ended is replaced in a later one.
       if (worker.ordered || worker.incarnation >= ToInt(generation_)) continue;

@@ -308,6 +308,9 @@ struct JobStateOptions {
   std::vector<std::string> hosts;
   // The agent on the coordinator's host, without which there is no coordinator.
   int32_t own_agent = 0;
+  // Processes of workers without a rank are started once the others train, so
+  // that a spare host need not wait for its own.
+  bool keeps_spare_hosts = false;
   // The coordinator has come to this host from that agent's, which is probably
   // lost: it has return_timeout to come back once the others are there. They
   // look for the coordinator all the time and have host_timeout.
@@ -453,9 +456,9 @@ class JobState {
   void Lose(int32_t agent_idx, const std::string& reason);
   void Forget(int32_t agent_idx);  // It takes no part, nor do its processes.
   void ForgetWorkers(int32_t agent_idx);
-  // Orders the processes of hosts that are about to be taken in, so that they
-  // start while the others finish their step.
-  void StartReturned();
+  // Orders the processes of workers that have no rank and will have one, or may
+  // at any time, so that they start while the others train.
+  void StartIdle();
   void Regroup();  // Plans anew for the agents that are ready.
   void ConsiderGrowth();
   void ReportMissingAgents();

@@ -30,6 +30,11 @@ def records_on(hosts, number, file):
         return [json.loads(line) for line in lines]
 
 
+def read_lines(path):
+    with open(path) as file:
+        return file.readlines()
+
+
 class LostHostsTest(unittest.TestCase):
     undisturbed = None
 
@@ -451,12 +456,14 @@ class LostHostsTest(unittest.TestCase):
         self.assert_undisturbed(self.curve())
 
     # Goal: a spare host takes a lost host's place under the same plan, so that every loss is that
-    # of the undisturbed job, bit for bit. Method: three of four hosts train, under ZeRO 1, and
-    # one of them is killed; its two ranks' state is with their partners.
+    # of the undisturbed job, bit for bit, and starts no process for it. Method: three of four
+    # hosts train, under ZeRO 1, by a profile that is known, and one of them is killed; its two
+    # ranks' state is with their partners.
     def test_a_spare_host_takes_a_lost_hosts_place(self):
         job = self.write_job(
             NUM_STEPS, checkpoints=False, batch=12,
-            layout="{pipeline: 1, tensor: 1, data: 6, zero: 1, data_groups: 1}",
+            layout="{pipeline: 1, tensor: 1, data: 6, micro_batch: 2, zero: 1, "
+                   "data_groups: 1}",
             fault=", spare_hosts: 1, replica_interval_steps: 1")
         first, others = self.start(job)
         for process in (first, *others.values()):
@@ -471,8 +478,12 @@ class LostHostsTest(unittest.TestCase):
         self.wait_until("a new run", lambda: self.newest_run() != folder)
         self.wait_until("steps", lambda: self.step() > 45)
         by_agent = {self.agent_of(number): number for number in self.numbers}
+        log = f"{run_folder(self.hosts, by_agent[3])}/logs/agent-3.log"
+        started = [line for line in read_lines(log) if "started worker" in line]
+        self.assertEqual(len(started), 2)
         self.kill_host(by_agent[1])
         output = self.end(first)
+        self.assertEqual([line for line in read_lines(log) if "started worker" in line], started)
         for agent in (2, 3):
             self.end(others[by_agent[agent]])
         taken, = self.events("spare_taken")

@@ -123,6 +123,8 @@ void Cluster::StartCoordinator() {
                                        .return_timeout = absl::Seconds(1),
                                        .max_restarts = options_.max_restarts,
                                        .own_agent = own_agent_,
+                                       .keeps_spare_hosts =
+                                           options_.spare_hosts > 0,
                                        .taken_over_from = taken_over_from_},
                        log_, now_);
   for (int32_t i = 0; i < options_.num_agents; ++i) {
