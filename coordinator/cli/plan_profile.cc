@@ -170,6 +170,12 @@ std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
   }
   std::string smaller = SmallerNodesWarning(job, profile, num_devices);
   if (!smaller.empty()) warnings.push_back(std::move(smaller));
+  if (job.fault.spare_hosts > 0) {
+    warnings.push_back(absl::StrCat(
+        "fault.spare_hosts is ", job.fault.spare_hosts,
+        ": all devices of this plan train, and the job takes so many hosts "
+        "more, which are kept spare"));
+  }
   return warnings;
 }
 

@@ -63,9 +63,8 @@ absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
   if (!plan.listed_bytes.empty()) {
     RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &step));
   }
-  ASSIGN_OR_RETURN(
-      const PassSimulation simulated,
-      SimulatePasses(step, {.overlap = planned.profile.overlap}));
+  ASSIGN_OR_RETURN(const PassSimulation simulated,
+                   SimulatePasses(step, {.overlap = planned.profile.overlap}));
   return StepOf(simulated.timeline, plan.layout.pipeline);
 }
 

@@ -124,8 +124,9 @@ typedef struct {
 } millrace_state_piece;
 
 /* Parameters and moments of this rank, without copies; moments that are not
-   stored in fp32 are left out. Waits for all steps that were started. `pieces` is valid until the next call of this function, the
-   memory as long as the trainer; steps change it. */
+   stored in fp32 are left out. Waits for all steps that were started. `pieces`
+   is valid until the next call of this function, the memory as long as the
+   trainer; steps change it. */
 MILLRACE_TRAIN_API int32_t
 millrace_trainer_get_state(millrace_trainer* trainer,
                            const millrace_state_piece** pieces, int64_t* count);

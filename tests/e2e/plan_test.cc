@@ -138,12 +138,12 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
   const Json plan = Json::parse(plain.output);
   EXPECT_THAT(KeysOf(plan), IsSupersetOf({"layout", "predicted", "search",
                                           "alternatives", "plan_only"}));
-  EXPECT_THAT(KeysOf(plan["layout"]),
-              ElementsAre("context", "copy_engines", "data", "data_groups",
-                          "expert", "gradient_reduction", "interleave",
-                          "micro_batch", "moments", "pipeline", "precision",
-                          "recompute", "schedule", "sequence_parallel",
-                          "tensor", "zero"));
+  EXPECT_THAT(
+      KeysOf(plan["layout"]),
+      ElementsAre("context", "copy_engines", "data", "data_groups", "expert",
+                  "gradient_reduction", "interleave", "micro_batch", "moments",
+                  "pipeline", "precision", "recompute", "schedule",
+                  "sequence_parallel", "tensor", "zero"));
   EXPECT_THAT(
       KeysOf(plan["predicted"]),
       IsSupersetOf({"step_time_s", "step_time_low_s", "step_time_high_s",
@@ -303,6 +303,17 @@ TEST_F(PlanCommandTest, SaysWhichProfilesThereAre) {
   EXPECT_FALSE(is_warned("gb200-nvl72", "16"));  // Hosts of 4, domains of 72.
   EXPECT_TRUE(is_warned("h200-sxm", "16"));
   EXPECT_FALSE(is_warned("h200-sxm", "4"));
+}
+
+// Goal: a plan counts the devices that train, and says that spare hosts come
+// on top.
+TEST_F(PlanCommandTest, SaysThatSpareHostsComeOnTop) {
+  std::ofstream(job_, std::ios::app) << "\nfault: {spare_hosts: 2}\n";
+  const Result planned = Run({"--json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.output;
+  const Json plan = Json::parse(planned.output);
+  EXPECT_EQ(NumRanks(plan["layout"]), 4);
+  EXPECT_THAT(plan["warnings"].dump(), HasSubstr("fault.spare_hosts is 2"));
 }
 
 // Goal: the step can be looked at as a page, as a trace and bare. Method: write

@@ -115,18 +115,18 @@ void Cluster::Violate(const std::string& what) {
 // Coordinator. ----------------------------------------------------------------
 
 void Cluster::StartCoordinator() {
-  coordinator_.emplace(JobStateOptions{.num_agents = options_.num_agents,
-                                       .heartbeat_timeout = absl::Seconds(2),
-                                       .clear_timeout = absl::Seconds(3),
-                                       .join_timeout = absl::Seconds(20),
-                                       .host_timeout = absl::Seconds(2),
-                                       .return_timeout = absl::Seconds(1),
-                                       .max_restarts = options_.max_restarts,
-                                       .own_agent = own_agent_,
-                                       .keeps_spare_hosts =
-                                           options_.spare_hosts > 0,
-                                       .taken_over_from = taken_over_from_},
-                       log_, now_);
+  coordinator_.emplace(
+      JobStateOptions{.num_agents = options_.num_agents,
+                      .heartbeat_timeout = absl::Seconds(2),
+                      .clear_timeout = absl::Seconds(3),
+                      .join_timeout = absl::Seconds(20),
+                      .host_timeout = absl::Seconds(2),
+                      .return_timeout = absl::Seconds(1),
+                      .max_restarts = options_.max_restarts,
+                      .own_agent = own_agent_,
+                      .keeps_spare_hosts = options_.spare_hosts > 0,
+                      .taken_over_from = taken_over_from_},
+      log_, now_);
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     At(Random(0, 0.3), [this, i] { JoinAgent(i); });
   }
