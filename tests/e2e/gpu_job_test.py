@@ -1,6 +1,7 @@
 """Goal: a whole job trains on this machine's GPUs as it does on the CPU: any layout gives
-the CPU's losses, a killed worker costs nothing but time, steps that are no numbers are named,
-a Ctrl-C ends it well, and every run leaves its report. Method: `millrace run` with a small model on real text.
+the CPU's losses, uneven replicas change none, a killed worker costs nothing but time, steps that
+are no numbers are named, a Ctrl-C ends it well, and every run leaves its report. Method:
+`millrace run` with a small model on real text.
 
     gpu_job_test.py MILLRACE [--gpus N] [--job quickstart [--text GLOB ...]] [unittest's options]
 
@@ -72,7 +73,7 @@ data: {{text: ["{text}"], max_bytes: 20 MiB, validation_fraction: 0.01,
        cache_directory: {folder}/cache}}
 training:
   steps: {steps}
-  global_batch: {recipe[global_batch]}
+  global_batch: {batch}
   seed: {seed}
   precision: {precision}
   validation_interval_steps: 50
@@ -90,10 +91,10 @@ name: made up
 provenance: {{machine: made-up, description: a machine of round figures, version: 0.1.0,
              date: 2026-01-01T00:00:00Z, num_ranks: 8, threads_per_device: 1}}
 precision: {precision}
-ranks_per_host: 8
+ranks_per_host: {ranks_per_host}
 device_memory_bytes: 100000000000
 launch_overhead_s: 1e-6
-compute_contention: [1, 1, 1, 1, 1, 1, 1, 1]
+compute_contention: {contention}
 gemms:
 {gemms}
 attention:
@@ -111,7 +112,7 @@ communication:
 """
 
 
-def write_profile(folder, precision):
+def write_profile(folder, precision, ranks_per_host=8, model=MODEL):
     flags = [("false", "false"), ("false", "true"), ("true", "false"), ("true", "true")]
     gemms = [f"  - {{m: 256, n: 256, k: 256, trans_a: {a}, trans_b: {b}, seconds: 1e-6}}"
              for a, b in flags]
@@ -121,9 +122,10 @@ def write_profile(folder, precision):
                             ("all_reduce", [2, 4, 8]), ("send", [2])]
         for size in sizes for bytes in (1000, 10000000)]
     path = folder / f"profile-{precision}.yaml"
-    path.write_text(PROFILE.format(precision=precision, gemms="\n".join(gemms),
+    path.write_text(PROFILE.format(precision=precision, ranks_per_host=ranks_per_host,
+                                   contention=[1] * ranks_per_host, gemms="\n".join(gemms),
                                    communication="\n".join(communication),
-                                   head_dim=MODEL["hidden"] // MODEL["heads"], **MODEL))
+                                   head_dim=model["hidden"] // model["heads"], **model))
     return path
 
 
@@ -140,14 +142,15 @@ class Run:
     """A job under way, and what it leaves."""
 
     def __init__(self, folder, name, gpus=1, precision="bf16", backend="cuda", layout="",
-                 steps=STEPS, seed=None, optimizer=RECIPE["optimizer"]):
+                 steps=STEPS, seed=None, optimizer=RECIPE["optimizer"],
+                 batch=RECIPE["global_batch"]):
         self.latest = folder / "runs" / f"{name}-latest"
         job = folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, folder=folder, steps=steps, gpus=gpus,
                                   seed=RECIPE["seed"] if seed is None else seed,
                                   text='", "'.join(OPTIONS.text or [f"{folder}/text/*"]),
                                   precision=precision, backend=backend, layout=layout,
-                                  model=json.dumps(MODEL), recipe=RECIPE,
+                                  model=json.dumps(MODEL), batch=batch,
                                   optimizer=json.dumps(optimizer).replace('"', ""),
                                   profile=write_profile(folder, precision)))
         self.log = folder / f"{name}.log"
@@ -348,6 +351,22 @@ class GpuJobTest(unittest.TestCase):
 
     def test_fp32_gives_the_cpus_losses(self):
         self.assert_like_the_cpu("fp32", 1e-4)
+
+    def test_uneven_replicas_give_the_losses_of_one_gpu(self):
+        if self.gpus < 2:
+            self.skipTest("needs two GPUs")
+        losses = {}
+        for name, gpus, layout in (("odd1", 1, "micro_batch: 1"),
+                                   ("odd2", 2, "data: 2, micro_batch: 1, zero: 0"),
+                                   ("odd2zero1", 2, "data: 2, micro_batch: 1, zero: 1")):
+            run = Run(self.folder, name, gpus, layout=layout, batch=9)
+            self.assert_finished(run)
+            if gpus > 1:
+                self.assertIn("5 or 4 micro-batches of 1", run.output)
+            losses[name] = run.losses()
+            apart = max(abs(losses[name][step] - losses["odd1"][step]) for step in losses["odd1"])
+            print(f"{name}: nine sequences, losses within {apart:.1e} of one GPU's", flush=True)
+            self.assertLess(apart, 2e-3)
 
     def test_a_killed_worker_costs_nothing_but_time(self):
         steps = 1500  # A few seconds, to be killed in the middle of.

@@ -8,40 +8,21 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import unittest
 
 import hosts as hosts_module
-from hosts import Hosts, SKIPPED
-from hosts_test import copy_text, records, run_folder, write_job
+from hosts import SKIPPED
+from hosts_test import run_folder, write_job
+from lost_hosts_case import FIRST, LostHostsCase, read_lines, records_on
 
-MILLRACE = ""
-# Agent 0's, as each host knows it: some come by IPv4, some by IPv6.
-FIRST = {2: "10.77.0.1:4711", 3: "[fd77::1]:4711", 4: "node1:4711"}
-NUM_HOSTS = 4
 NUM_STEPS = 130
 SLOW_PROCESSOR = "tests/data/profiles/slow_processor.yaml"
 
 
-def records_on(hosts, number, file):
-    with open(f"{run_folder(hosts, number)}/{file}") as lines:
-        return [json.loads(line) for line in lines]
-
-
-def read_lines(path):
-    with open(path) as file:
-        return file.readlines()
-
-
-class LostHostsTest(unittest.TestCase):
+class LostHostsTest(LostHostsCase):
     undisturbed = None
-
-    def setUp(self):
-        self.hosts = self.enterContext(Hosts(NUM_HOSTS))
-        self.numbers = range(1, NUM_HOSTS + 1)
-        copy_text(self.hosts, self.numbers)
 
     def assert_undisturbed(self, curve):
         """`curve` is that of a job where nothing fails. One such job serves all tests: losses
@@ -73,76 +54,6 @@ class LostHostsTest(unittest.TestCase):
                   + extra,
             checkpoint=saving if checkpoints else "{at_end: false, resume: none}", **keys)
 
-    def start_agent(self, number, *words):
-        process = subprocess.Popen(
-            self.hosts.command_on(number) + [MILLRACE, "agent", *words], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=self.hosts.environment(MILLRACE_SECRET="0123456789abcdef"))
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
-
-    def start(self, job):
-        first = self.start_agent(1, job, "--agents", str(NUM_HOSTS), "--port", "4711")
-        others = {number: self.start_agent(number, "--join", FIRST[number])
-                  for number in self.numbers[1:]}
-        return first, others
-
-    def end(self, process, exit_code=0):
-        output = process.communicate(timeout=300)[0]
-        self.assertEqual(process.returncode, exit_code, output)
-        return output
-
-    def wait_until(self, what, condition):
-        for _ in range(1200):
-            if condition():
-                return
-            time.sleep(0.05)
-        events = [event for event in self.records("events.jsonl")
-                  if event["event"] != "checkpoint_committed"]
-        self.fail(f"waited for {what} in vain at step {self.step()}, after " +
-                  "\n".join(map(str, events)))
-
-    def records(self, file):
-        try:
-            return records(self.hosts, file)
-        except (OSError, ValueError):  # Not there yet, or half written.
-            return []
-
-    def step(self):
-        lines = self.records("metrics.jsonl")
-        return lines[-1]["step"] if lines else 0
-
-    def newest_run(self):
-        try:
-            return run_folder(self.hosts)
-        except ValueError:
-            return None  # Not there yet.
-
-    def events(self, name):
-        return [event for event in self.records("events.jsonl") if event["event"] == name]
-
-    def curve(self):
-        """Losses by step; a step that was trained again counts by its last time."""
-        return {line["step"]: line["loss"] for line in self.records("metrics.jsonl")}
-
-    def kill_host(self, number, word=b""):
-        """Ends all of Millrace's processes on a host at once, as a power cut does.
-
-        With `word` only those that have it among the words of their command."""
-        own = os.stat(f"/proc/{self.hosts.pid_of(number)}/ns/net").st_ino
-        for name in os.listdir("/proc"):
-            try:
-                if (name.isdigit() and os.stat(f"/proc/{name}/ns/net").st_ino == own and
-                        os.readlink(f"/proc/{name}/exe") == os.path.realpath(MILLRACE)):
-                    with open(f"/proc/{name}/cmdline", "rb") as words:
-                        if word and word not in words.read().split(b"\0"):
-                            continue
-                    os.kill(int(name), signal.SIGKILL)
-            except OSError:
-                pass  # It has ended.
-
     # Goal: a host that ends costs the steps since the last checkpoint and nothing else: the
     # others go on by a plan for their devices, the curve is that of the undisturbed job, and
     # people read which host it was. Method: losses of every step, undisturbed and with one of
@@ -161,18 +72,6 @@ class LostHostsTest(unittest.TestCase):
         _, planned = self.events("planned")
         self.assertIn(": " + planned["detail"] + ";", self.events("planned_ahead")[0]["detail"])
         self.assert_undisturbed(self.curve())
-
-    def restored(self):
-        """The details of recoveries: from where, and how many steps were trained again."""
-        return [(event["detail"],
-                 int(re.search(r"(\d+) steps? trained again", event["detail"])[1]))
-                for event in self.events("restored")]
-
-    def agent_of(self, number):
-        """The index that the host's agent was given."""
-        logs = os.listdir(run_folder(self.hosts, number) + "/logs")
-        return min(int(found[1]) for found in (re.match(r"agent-(\d+)\.log", name)
-                                               for name in logs) if found)
 
     def lose_a_host(self, most_again, **keys):
         """Losses with host 3 killed are those of the undisturbed job; no checkpoint is there."""
@@ -515,7 +414,7 @@ class LostHostsTest(unittest.TestCase):
     # one after the other, and come back so.
     def test_shrinks_without_a_spare_host(self):
         job = self.write_job(4000, checkpoints=False, fault=", spare_hosts: 4")
-        refused = self.end(self.start_agent(1, job, "--agents", str(NUM_HOSTS), "--port", "4711"), 2)
+        refused = self.end(self.start_agent(1, job, "--agents", "4", "--port", "4711"), 2)
         self.assertIn("fault.spare_hosts is 4, and the job has 4 agents", refused)
         job = self.write_job(4000, take_in_hosts="always", checkpoints=False, batch=12,
                              layout="{pipeline: 1, tensor: 1, zero: 0}", fault=", spare_hosts: 1")
@@ -565,7 +464,7 @@ class LostHostsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    MILLRACE = sys.argv.pop(1)
+    LostHostsCase.millrace = sys.argv.pop(1)
     reason = hosts_module.WhyNot()
     if reason:
         print(f"SKIPPED, nothing was tested: {reason}")
