@@ -15,6 +15,7 @@ JobState::JobState(const JobStateOptions& options,
       phase_(ToInt(recovered.generation) > 0 ? Phase::kRejoining
                                              : Phase::kWaitingForAgents),
       generation_(recovered.generation),
+      recovered_generation_(recovered.generation),
       members_(recovered.members),
       committed_step_(recovered.committed_step),
       phase_began_(now),
@@ -127,11 +128,18 @@ void JobState::OnReturn(const AgentJoined& event) {
   // Others have the ranks of its processes.
   ForgetWorkers(event.agent_idx);
   for (const ProcessId& process : event.live_workers) {
+    Worker& worker = workers_[process.worker];
+    worker.incarnation = process.incarnation;
+    // A process of this generation has waited on this spare host, and goes on
+    // with that where the coordinator was started again or the agent cut off.
+    if (options_.keeps_spare_hosts &&
+        process.incarnation == ToInt(generation_)) {
+      worker.ordered = true;
+      worker.heard = now_;
+      continue;
+    }
     actions_.emplace_back(KillWorkerProcess{event.agent_idx, process,
                                             "the job went on without it"});
-    // Its death may be heard of late, and must not be taken for that of another
-    // of the same incarnation.
-    workers_[process.worker].incarnation = process.incarnation;
   }
   weighs_growth_ = false;
   ConsiderGrowth();
@@ -387,6 +395,9 @@ void JobState::On(const GrowthWeighed& event) {
 }
 
 void JobState::StartIdle() {
+  // The coordinator before may have started some in this generation whose
+  // deaths are still to be heard of.
+  if (generation_ == recovered_generation_) return;
   int32_t first_worker = 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const int32_t num_workers = agents_[i].num_devices;

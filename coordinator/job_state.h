@@ -493,6 +493,7 @@ class JobState {
   Phase phase_;
   Purpose purpose_ = Purpose::kTrain;
   Generation generation_;
+  const Generation recovered_generation_;  // Of a coordinator before; 0: none.
   std::vector<WorkerIdx> members_;  // In the plan, by rank; empty: none yet.
   int64_t committed_step_;
   absl::Time phase_began_;

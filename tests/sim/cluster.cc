@@ -148,7 +148,9 @@ void Cluster::Post(const JobEvent& event) {
     if (life == coordinator_life_) Deliver(event);
   };
   At(Random(0.001, 0.05), deliver);
-  if (Random(0, 1) < options_.duplicate_probability) {
+  // Only messages may come twice. The end of a connection is no message.
+  if (!std::holds_alternative<AgentDisconnected>(event) &&
+      Random(0, 1) < options_.duplicate_probability) {
     At(Random(0.05, 3), deliver);
   }
 }

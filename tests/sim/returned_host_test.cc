@@ -255,6 +255,63 @@ TEST(ReturnedHostTest, TakesInHostsWithoutLosingAStep) {
   EXPECT_GT(num_commits, num_seeds / 20);
 }
 
+// Goal: the process of a spare host starts once the others train, and waits
+// there while the coordinator starts again. An older one is killed, and has no
+// successor in this generation, whose deaths may be heard of late. Method: one
+// host trains, one is spare.
+TEST(SpareHostsTest, KeepTheirProcessesWhileTheCoordinatorStartsAgain) {
+  const JobStateOptions options = {.num_agents = 2, .keeps_spare_hosts = true};
+  absl::Time now = absl::UnixEpoch();
+  std::vector<ProcessId> starts;
+  std::vector<ProcessId> kills;
+  const auto handle = [&](JobState& state, const JobEvent& event) {
+    for (const JobAction& action : state.Handle(event, now)) {
+      if (const auto* start = std::get_if<StartWorkerProcess>(&action)) {
+        starts.push_back(start->process);
+      }
+      if (const auto* kill = std::get_if<KillWorkerProcess>(&action)) {
+        kills.push_back(kill->process);
+      }
+    }
+  };
+  const ProcessId trains = {WorkerIdx{0}, 1};
+  const ProcessId waits = {WorkerIdx{1}, 1};
+  JobState first(options, {}, now);
+  for (int32_t i = 0; i < 2; ++i) {
+    handle(first,
+           AgentJoined{.agent_idx = i, .num_devices = 1, .data_ready = true});
+  }
+  handle(first, PlanMade{{WorkerIdx{0}}});
+  ASSERT_EQ(starts, std::vector<ProcessId>{trains});
+  handle(first, WorkerJoined{trains, Generation{}, WorkerPhase::kIdle});
+  handle(first, WorkerRunning{WorkerIdx{0}, Generation{1}, 0});
+  ASSERT_EQ(starts, (std::vector<ProcessId>{trains, waits}));
+
+  for (const int32_t incarnation : {1, 0}) {
+    starts.clear();
+    JobState again(options,
+                   {.generation = Generation{1},
+                    .members = {WorkerIdx{0}},
+                    .devices_by_agent = {1, 1}},
+                   now);
+    const ProcessId found = {WorkerIdx{1}, incarnation};
+    handle(again, AgentJoined{.agent_idx = 0,
+                              .num_devices = 1,
+                              .data_ready = true,
+                              .live_workers = {trains}});
+    handle(again, AgentJoined{.agent_idx = 1,
+                              .num_devices = 1,
+                              .data_ready = true,
+                              .live_workers = {found}});
+    handle(again, WorkerJoined{trains, Generation{1}, WorkerPhase::kRunning});
+    ASSERT_EQ(again.phase(), JobState::Phase::kTraining);
+    const bool is_kept = incarnation == 1;
+    EXPECT_EQ(kills, is_kept ? std::vector<ProcessId>{}
+                             : std::vector<ProcessId>{found});
+    EXPECT_TRUE(starts.empty());
+  }
+}
+
 // Goal: as long as there are spare hosts, a job that loses others trains with
 // as many ranks as before; one more makes it shrink, and grow again once one is
 // back, which is spare when there are enough. Method: hosts end for ever, as
