@@ -500,7 +500,8 @@ class JobState {
   absl::Time last_tick_;
   absl::Time last_missing_report_;
   int32_t restarts_ = 0;
-  int64_t most_restored_ = 0;  // Steps, by any generation.
+  int32_t deaths_without_rank_ = 0;  // Since all ranks last ran.
+  int64_t most_restored_ = 0;        // Steps, by any generation.
   bool has_trained_ = false;
   bool stop_requested_ = false;
   bool requeue_ = false;  // Once asked for, it stays.

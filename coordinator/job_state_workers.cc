@@ -16,6 +16,10 @@ constexpr absl::Duration kMissingReportInterval = absl::Seconds(10);
 // Three heartbeats of an agent.
 constexpr absl::Duration kLeastAgentGap = absl::Milliseconds(600);
 
+// A recovery goes on without a worker that has no rank once so many of its
+// processes have died, and without what it has in memory.
+constexpr int32_t kMostDeathsWithoutRank = 3;
+
 // An agent that is silent for longer may be cut off. Well below the time after
 // which a worker is killed, so that a cut is known for one by then.
 absl::Duration LongestAgentGap(const JobStateOptions& options) {
@@ -123,8 +127,16 @@ void JobState::On(const WorkerDead& event) {
     case Phase::kProfiling:
     case Phase::kTraining:
       if (!IsActive(event.process.worker)) {
-        // It was waited for, and its next process may be, once.
-        if (phase_ == Phase::kStarting) StartMissing();
+        // It may have left state in memory, which its next process reads. A
+        // generation has one process of each worker, so it takes the next one.
+        if (phase_ == Phase::kStarting) {
+          if (event.process.incarnation == ToInt(generation_) &&
+              ++deaths_without_rank_ <= kMostDeathsWithoutRank) {
+            RaiseGeneration();
+            break;
+          }
+          StartMissing();
+        }
         BeginIfAllCleared();
         break;
       }
@@ -154,6 +166,7 @@ void JobState::On(const WorkerRunning& event) {
   if (static_cast<int32_t>(running_.size()) == NumMembers()) {
     has_trained_ = true;
     was_paused_ = false;
+    deaths_without_rank_ = 0;
     // The generation before has left more than the one before that.
     if (event.completed_steps > most_restored_) restarts_ = 0;
     most_restored_ = std::max(most_restored_, event.completed_steps);

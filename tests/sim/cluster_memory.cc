@@ -183,11 +183,11 @@ int64_t Cluster::ChooseStep(const BeginGeneration& action) {
   const int64_t on_disk = std::max<int64_t>(action.restore_step, 0);
   std::vector<HeldReplica> held;
   for (const SimulatedWorker& worker : workers_) {
-    // Those have told in clearing or in joining. Whoever has died since fails
-    // the generation.
+    // Those have told in clearing, or in joining a new coordinator while they
+    // were idle. Whoever has died since fails the generation.
     const bool has_told =
         worker.seen == action.generation ||
-        (worker.seen == Generation{} && IsResponsive(worker) &&
+        (worker.phase == WorkerPhase::kIdle && IsResponsive(worker) &&
          IsReachable(worker.agent_idx));
     if (!has_told) continue;
     for (const auto& [part, replica] : memory_[worker.process.worker]) {
