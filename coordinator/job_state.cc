@@ -129,7 +129,7 @@ void JobState::OnReturn(const AgentJoined& event) {
   ForgetWorkers(event.agent_idx);
   for (const ProcessId& process : event.live_workers) {
     Worker& worker = workers_[process.worker];
-    worker.incarnation = process.incarnation;
+    worker.incarnation = std::max(worker.incarnation, process.incarnation);
     // A process of this generation has waited on this spare host, and goes on
     // with that where the coordinator was started again or the agent cut off.
     if (options_.keeps_spare_hosts &&
