@@ -41,8 +41,11 @@ class LostHostsCase(unittest.TestCase):
         return {}
 
     def start_agent(self, number, *words):
+        return self.start_program(number, "agent", *words)
+
+    def start_program(self, number, *words):
         process = subprocess.Popen(
-            self.hosts.command_on(number) + [self.millrace, "agent", *words], text=True,
+            self.hosts.command_on(number) + [self.millrace, *words], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=self.hosts.environment(MILLRACE_SECRET="0123456789abcdef",
                                        **self.environment_of(number)))
@@ -52,8 +55,12 @@ class LostHostsCase(unittest.TestCase):
         return process
 
     def start(self, job, num_hosts=None):
-        """Starts an agent on each of the first `num_hosts` hosts, or on all."""
+        """Starts an agent on each of the first `num_hosts` hosts, or on all.
+
+        Returns the first host's process and the others' by number."""
         numbers = self.numbers[:num_hosts]
+        if len(numbers) == 1:
+            return self.start_program(1, "run", job), {}
         first = self.start_agent(1, job, "--agents", str(len(numbers)), "--port", "4711")
         others = {number: self.start_agent(number, "--join", FIRST[number])
                   for number in numbers[1:]}
