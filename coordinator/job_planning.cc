@@ -370,7 +370,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
   progress_->Line(
       absl::StrCat("copies in memory: ", replica_plan_->description));
   if (again) {
-    Handle(PlanMade{members});
+    Handle(PlanMade{members, absl::Seconds(plan_->step_time_s)});
     return;
   }
   ReportSkipped(outcome.resume);
@@ -391,7 +391,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
                       .num_steps = job_.training.num_steps,
                       .predicted_step_time_s = plan_->step_time_s},
       std::cout);
-  Handle(PlanMade{members});
+  Handle(PlanMade{members, absl::Seconds(plan_->step_time_s)});
 }
 
 // Hosts that come and go. -----------------------------------------------------

@@ -122,7 +122,10 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                    .devices_by_agent = runner->plan_.has_value()
                                            ? runner->plan_->devices_by_agent
                                            : std::vector<int32_t>(),
-                   .committed_step = logged.committed_step},
+                   .committed_step = logged.committed_step,
+                   .step = runner->plan_.has_value()
+                               ? absl::Seconds(runner->plan_->step_time_s)
+                               : absl::ZeroDuration()},
       MonotonicNow());
   // Agents look for them when they come.
   if (logged.plan_json.empty()) runner->WriteProbes();

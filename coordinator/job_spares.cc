@@ -84,7 +84,7 @@ void JobRunner::OnSparePlaces() {
           : "");
   output_->Event({.event = "spare_taken", .detail = detail});
   progress_->Line(detail);
-  Handle(PlanMade{*members});
+  Handle(PlanMade{*members, absl::Seconds(plan_->step_time_s)});
 }
 
 }  // namespace millrace

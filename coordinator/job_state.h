@@ -70,6 +70,7 @@ struct AgentGaveUp {
 };
 struct PlanMade {
   std::vector<WorkerIdx> members;  // By rank.
+  absl::Duration step;             // Predicted.
 };
 struct PlanNeedsProfile {};
 struct PlanRefused {
@@ -292,7 +293,8 @@ struct JobStateOptions {
   // The same for a worker that has not begun to train: it may lock memory and
   // load libraries for long.
   absl::Duration starting_timeout = absl::Seconds(10);
-  // How long workers may take to report cleared after AbortOlder.
+  // How long workers may take to report cleared after AbortOlder, besides a
+  // predicted step: a GPU runs the one that it was given to its end.
   absl::Duration clear_timeout = absl::Seconds(20);
   // How long agents may take to join, and to come back after a lost connection
   // or a restart of the coordinator.
@@ -324,6 +326,7 @@ struct RecoveredJob {
   // Of all agents, those included that take no part; empty before a plan.
   std::vector<int32_t> devices_by_agent;
   int64_t committed_step = -1;  // In this run; -1: none.
+  absl::Duration step;          // The plan's, predicted.
 };
 
 class JobState {
@@ -495,6 +498,7 @@ class JobState {
   Generation generation_;
   const Generation recovered_generation_;  // Of a coordinator before; 0: none.
   std::vector<WorkerIdx> members_;  // In the plan, by rank; empty: none yet.
+  absl::Duration step_;             // The plan's, predicted.
   int64_t committed_step_;
   absl::Time phase_began_;
   absl::Time last_tick_;

@@ -155,7 +155,8 @@ struct FaultSpec {
   // So is a rank that trains and gets on with nothing for three predicted steps
   // and so long; 0: never.
   int64_t hang_timeout_ms = 2000;
-  // So is one that was told to end a generation and has not for so long.
+  // So is one that was told to end a generation and has not for a predicted
+  // step and so long.
   int64_t clear_timeout_ms = 20000;
   int64_t host_timeout_ms = 10000;  // The job goes on without a silent host.
   // Hosts that come back: "auto" (if it pays), "always" or "never".

@@ -307,8 +307,9 @@ const JobKey kOtherKeys[] = {
      .range = {0, kMaximumInt32}},
     {KEY(fault.clear_timeout_ms),
      .doc = "A worker that was told to end a generation and has not reported "
-            "itself free of it after so many milliseconds is replaced, "
-            "heartbeats or not. Most are free at once; ends of graphs with "
+            "itself free of it after a predicted step and so many "
+            "milliseconds is replaced, heartbeats or not. A CPU is free at "
+            "once, while a GPU runs its step to the end; ends of graphs with "
             "many collectives have taken 10 s.",
      .range = {1, kMaximumInt32}},
     {KEY(fault.host_timeout_ms),

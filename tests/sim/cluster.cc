@@ -92,16 +92,6 @@ double Cluster::Random(double low, double high) {
   return std::uniform_real_distribution<double>(low, high)(random_);
 }
 
-double Cluster::StepSeconds(Generation generation) const {
-  const auto size = generation_sizes_.find(ToInt(generation));
-  if (size == generation_sizes_.end() || size->second == 0) {
-    return options_.step_s;
-  }
-  const int32_t all = NumRanksOfAll();
-  if (size->second == all) return options_.step_s;
-  return options_.step_s * options_.fewer_ranks_factor * all / size->second;
-}
-
 double Cluster::seconds() const {
   return absl::ToDoubleSeconds(now_ - Start());
 }
@@ -183,7 +173,8 @@ void Cluster::Do(const MakePlan&) {
       Deliver(PlanRefused{"too few devices"});
       return;
     }
-    Deliver(PlanMade{members});
+    log_.step = absl::Seconds(options_.step_s);
+    Deliver(PlanMade{members, log_.step});
     // A plan that came too late was not taken.
     if (coordinator_->members() != members) return;
     log_.members = members;
@@ -242,7 +233,8 @@ void Cluster::Do(const RecordGeneration& action) {
 void Cluster::Do(const AbortOlder& action) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (!workers_[i].alive) continue;
-    At(Random(0.001, 0.1), [this, i, action] { Clear(i, action.generation); });
+    At(RestOfStep(workers_[i]) + Random(0.001, 0.1),
+       [this, i, action] { Clear(i, action.generation); });
   }
 }
 
@@ -554,7 +546,7 @@ void Cluster::RunStep(Generation generation) {
     if (interval > 0 && begun > 0 && std::exchange(renews_, false)) {
       TakeReplicas(generation, begun);  // What was restored.
     }
-    At(StepSeconds(generation), [this, generation] { RunStep(generation); });
+    BeginStep(generation);
     return;
   }
   if (paused && !stop) {
@@ -593,7 +585,7 @@ void Cluster::RunStep(Generation generation) {
     return;
   }
   if (interval > 0 && step % interval == 0) TakeReplicas(generation, step);
-  At(StepSeconds(generation), [this, generation] { RunStep(generation); });
+  BeginStep(generation);
 }
 
 }  // namespace millrace

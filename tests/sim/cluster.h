@@ -76,6 +76,9 @@ struct ClusterOptions {
   // A step with all ranks. With fewer it takes longer, since the batch is kept,
   // and by this factor more, since fewer layouts suit them.
   double step_s = 0.1;
+  // Workers that are told to end a step run it to its end, as GPUs do, and take
+  // so long afterwards; negative: they end it at once.
+  double end_s = -1;
   double fewer_ranks_factor = 1;
   // At most, from an order to start a process until it joins, and from then
   // until it has its state and may train.
@@ -163,6 +166,8 @@ class Cluster {
   // Fails at random moments that far apart on average.
   void Repeat(double mean_s, const std::function<void()>& fail);
   double StepSeconds(Generation generation) const;
+  void BeginStep(Generation generation);
+  double RestOfStep(const SimulatedWorker& worker) const;
   // The ranks of a job that has all the hosts that train.
   int32_t NumRanksOfAll() const {
     return (options_.num_agents - options_.spare_hosts) *
@@ -304,6 +309,7 @@ class Cluster {
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;
   Generation stepping_{};  // The newest that has begun with a step.
+  absl::Time step_end_ = absl::InfinitePast();  // Of the newest step.
   int32_t num_failures_ = 0;
   int32_t num_stuck_ = 0;
   int32_t num_hung_ = 0;        // Noticed ones.

@@ -22,6 +22,31 @@ std::vector<WorkerIdx> Cluster::MembersToPlan() const {
   return members;
 }
 
+double Cluster::StepSeconds(Generation generation) const {
+  const auto size = generation_sizes_.find(ToInt(generation));
+  if (size == generation_sizes_.end() || size->second == 0) {
+    return options_.step_s;
+  }
+  const int32_t all = NumRanksOfAll();
+  if (size->second == all) return options_.step_s;
+  return options_.step_s * options_.fewer_ranks_factor * all / size->second;
+}
+
+void Cluster::BeginStep(Generation generation) {
+  const double step_s = StepSeconds(generation);
+  step_end_ = now_ + absl::Seconds(step_s);
+  At(step_s, [this, generation] { RunStep(generation); });
+}
+
+double Cluster::RestOfStep(const SimulatedWorker& worker) const {
+  const bool is_stepping = worker.phase == WorkerPhase::kRunning &&
+                           worker.given == stepping_ && !worker.paused &&
+                           !worker.done;
+  if (options_.end_s < 0 || !is_stepping) return 0;
+  return std::max(0.0, absl::ToDoubleSeconds(step_end_ - now_)) +
+         options_.end_s;
+}
+
 void Cluster::Do(const WeighGrowth& action) {
   At(0.1, [this, action, life = coordinator_life_] {
     if (life == coordinator_life_) {

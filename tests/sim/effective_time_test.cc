@@ -26,13 +26,15 @@ constexpr double kSendBytesPerSecond = 1e9;  // TCP between hosts.
 constexpr double kGpuStartS = 3.7;           // Killed until training again,
                                              // 13.8 GiB from disk included.
 constexpr double kMeetS = 1.2;               // 1,000 workers.
+constexpr double kEndS = 0.85;               // A generation is ended, besides
+                                             // the rest of its step.
 constexpr double kSnapshotStallS = 1.0e-3;   // On the copy engine.
 // Planning without one of the hosts, writing a plan that was made before or
 // ahead, and how much longer the step without the host is than the share of its
 // GPUs says.
-constexpr double kPlanS = 12.7;
-constexpr double kKnownPlanS = 0.7;
-constexpr double kFewerRanksFactor = 7.723 / (6.71 * 1024 / 1016);
+constexpr double kPlanS = 1.7;
+constexpr double kKnownPlanS = 0.12;
+constexpr double kFewerRanksFactor = 7.083 / (6.71 * 1024 / 1016);
 
 struct Outcome {
   // The share of the time that goes into steps of the final history, with all
@@ -60,6 +62,7 @@ Outcome Simulate(uint64_t seed, double step_s, double share_of_hosts) {
   options.num_steps = static_cast<int64_t>(2 * 3600 / step_s);
   options.step_s =
       step_s + kSnapshotStallS / static_cast<double>(options.replica_interval);
+  options.end_s = kEndS;
   options.most_start_s = kGpuStartS;
   options.most_restore_s =
       kMeetS + static_cast<double>(kPartBytes) / kSendBytesPerSecond;

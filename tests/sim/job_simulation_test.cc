@@ -268,6 +268,27 @@ TEST(JobSimulationTest, ReplacesWorkersThatHangInClearing) {
   EXPECT_GT(num_stuck, 100 / SweepStep(13));
 }
 
+// Goal: a GPU runs its step to the end before it ends a generation, and is not
+// killed as if it hung, however long its steps are, also by a coordinator that
+// was restarted. Method: steps of 5 s, where 3 s are given besides.
+TEST(JobSimulationTest, WaitsForTheEndOfLongSteps) {
+  for (uint64_t seed : Seeds(100)) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 1 + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 2,
+        .num_worker_kills = 1 + static_cast<int32_t>(seed % 4),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 3),
+        .step_s = 5,
+        .end_s = 0.5};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    EXPECT_EQ(cluster.kill_reasons(), std::vector<std::string>());
+  }
+}
+
 // Goal: commits that take long, as on a disk that hangs, change nothing of what
 // a job promises: no generation begins while one may still end, nothing is
 // committed of a state that was found wrong, and the job ends with all its
@@ -380,13 +401,15 @@ TEST(JobStateTest, KillsSilentWorkersOfHostsThatSpeak) {
   EXPECT_LE(kills[0].second - stopped, absl::Seconds(2.2));
 }
 
-// Goal: a healthy worker has the whole time-out to clear, from the first order
-// that it has not answered, and not a moment more: orders in between do not put
-// it off. Method: by hand, two ranks, of which one dies, and dies again.
+// Goal: a healthy worker has the whole time-out and a step of the plan to
+// clear, from the first order that it has not answered, and not a moment more:
+// orders in between do not put it off. Method: by hand, two ranks, of which one
+// dies, and dies again.
 TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
   const absl::Time start = absl::UnixEpoch();
-  const absl::Duration limit = absl::Seconds(20);
-  JobState state({.num_agents = 1, .clear_timeout = limit}, {}, start);
+  const absl::Duration step = absl::Seconds(15);
+  const absl::Duration limit = absl::Seconds(5) + step;
+  JobState state({.num_agents = 1, .clear_timeout = limit - step}, {}, start);
   absl::Time now = start;
   std::vector<KillWorkerProcess> kills;
   const auto handle = [&](const JobEvent& event) {
@@ -409,7 +432,7 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
     }
   };
   handle(AgentJoined{.agent_idx = 0, .num_devices = 2, .data_ready = true});
-  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}});
+  handle(PlanMade{{WorkerIdx{0}, WorkerIdx{1}}, step});
   for (const int32_t worker : {0, 1}) {
     handle(
         WorkerJoined{{WorkerIdx{worker}, 1}, Generation{}, WorkerPhase::kIdle});
