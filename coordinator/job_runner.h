@@ -507,7 +507,9 @@ class JobRunner {
   SlowRankWatch slow_ranks_;
   BadSteps bad_steps_;
   LossWatch losses_;
-  std::map<int64_t, std::map<Rank, uint64_t>> state_hashes_;  // By step.
+  // By step and whether they are of gathered parameters.
+  std::map<std::pair<int64_t, bool>, std::map<Rank, std::vector<uint64_t>>>
+      state_hashes_;
   // The last comparison of all replicas that agreed; step 0: none has.
   ReplicaSet agreed_;
   std::map<Rank, std::deque<HostSign>> hosts_;  // The newest is last.

@@ -464,7 +464,9 @@ std::string JobState::ReasonToKill(WorkerIdx worker_idx,
   if (worker.joined && now_ - worker.told_to_clear > most_to_clear) {
     return absl::StrCat("hangs in ending generation ", ToInt(worker.given),
                         ", which it was told to ",
-                        absl::FormatDuration(most_to_clear), " ago");
+                        absl::FormatDuration(absl::Trunc(
+                            most_to_clear, absl::Milliseconds(100))),
+                        " ago");
   }
   return "";
 }

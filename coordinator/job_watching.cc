@@ -149,10 +149,14 @@ void JobRunner::WatchCompute(Rank rank, const protocol::StepDone& step) {
 void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
   const Generation generation{message.generation()};
   if (generation != state_->generation() || generation != watched_) return;
-  const int64_t step = message.state_hash().step();
-  auto& of_step = state_hashes_[step];
-  of_step[rank] = message.state_hash().hash();
+  const protocol::StateHash& sent = message.state_hash();
+  const int64_t step = sent.step();
   const Layout& layout = plan_->layout;
+  const bool gathered = sent.gathered_size() > 0;
+  if (gathered && sent.gathered_size() != layout.group_data()) return;
+  auto& of_step = state_hashes_[{step, gathered}];
+  of_step[rank] = {sent.gathered().begin(), sent.gathered().end()};
+  if (!gathered) of_step[rank] = {sent.hash()};
   if (static_cast<int32_t>(of_step.size()) < layout.num_ranks()) {
     while (state_hashes_.size() > kHashedStepsKept) {
       state_hashes_.erase(state_hashes_.begin());
@@ -160,9 +164,14 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
     return;
   }
   std::vector<uint64_t> hashes;
-  for (const auto& [member, hash] : of_step) hashes.push_back(hash);
-  state_hashes_.erase(step);
-  const ReplicaVerdict verdict = CompareReplicas(layout, hashes);
+  std::vector<std::vector<uint64_t>> slices;
+  for (auto& [member, of_rank] : of_step) {
+    hashes.push_back(of_rank.front());
+    slices.push_back(std::move(of_rank));
+  }
+  state_hashes_.erase({step, gathered});
+  const ReplicaVerdict verdict = gathered ? CompareGathered(layout, slices)
+                                          : CompareReplicas(layout, hashes);
   if (verdict.agree) {
     agreed_ = {generation, step};
     return;
@@ -178,7 +187,9 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
     names.push_back(NameOf(suspect));
   }
   event.explanation = absl::StrCat(
-      "after step ", step, " the parameters of ", absl::StrJoin(names, ", "),
+      gathered ? absl::StrCat("in step ", step + 1, " the gathered parameters")
+               : absl::StrCat("after step ", step, " the parameters"),
+      " of ", absl::StrJoin(names, ", "),
       outvoted ? " differ from those of most replicas; replacing it"
                : " differ, with no majority");
   GoBack(event);

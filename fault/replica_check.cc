@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/check.h"
 
@@ -19,7 +20,37 @@ std::vector<Rank> ReplicasOf(const Layout& layout, Rank rank) {
   return ranks;
 }
 
+// Adds what `votes` of the ranks of a group come to.
+void Judge(const std::vector<Rank>& group, const std::vector<uint64_t>& votes,
+           ReplicaVerdict& verdict) {
+  const std::optional<uint64_t> majority = MajorityOf(votes);
+  for (size_t k = 0; k < group.size(); ++k) {
+    if (!majority.has_value()) {
+      verdict.undecided.push_back(group[k]);
+    } else if (votes[k] != *majority) {
+      verdict.minority.push_back(group[k]);
+    }
+  }
+}
+
+void SortOnce(std::vector<Rank>& ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+}
+
+ReplicaVerdict Finished(ReplicaVerdict verdict) {
+  verdict.agree = verdict.minority.empty() && verdict.undecided.empty();
+  SortOnce(verdict.minority);
+  SortOnce(verdict.undecided);
+  return verdict;
+}
+
 }  // namespace
+
+bool HasGathered(const Layout& layout) {
+  return layout.shards_optimizer() && !layout.shards_parameters() &&
+         layout.group_data() > 1;
+}
 
 bool HasReplicas(const Layout& layout) {
   return layout.data > 1 &&
@@ -51,19 +82,28 @@ ReplicaVerdict CompareReplicas(const Layout& layout,
     if (group.front() != Rank{i}) continue;  // Each group once.
     std::vector<uint64_t> votes;
     for (const Rank rank : group) votes.push_back(hashes[ToInt(rank)]);
-    const std::optional<uint64_t> majority = MajorityOf(votes);
-    for (size_t k = 0; k < group.size(); ++k) {
-      if (!majority.has_value()) {
-        verdict.undecided.push_back(group[k]);
-      } else if (votes[k] != *majority) {
-        verdict.minority.push_back(group[k]);
+    Judge(group, votes, verdict);
+  }
+  return Finished(std::move(verdict));
+}
+
+ReplicaVerdict CompareGathered(const Layout& layout,
+                               absl::Span<const std::vector<uint64_t>> hashes) {
+  CHECK(static_cast<int32_t>(hashes.size()) == layout.num_ranks());
+  ReplicaVerdict verdict;
+  for (int32_t i = 0; i < layout.num_ranks(); ++i) {
+    // All groups of hybrid sharding have the same parameters.
+    const std::vector<Rank> group = GroupMembers(layout, Group::kData, Rank{i});
+    if (group.front() != Rank{i}) continue;
+    for (int32_t slice = 0; slice < layout.group_data(); ++slice) {
+      std::vector<uint64_t> votes;
+      for (const Rank rank : group) {
+        votes.push_back(hashes[ToInt(rank)].at(slice));
       }
+      Judge(group, votes, verdict);
     }
   }
-  verdict.agree = verdict.minority.empty() && verdict.undecided.empty();
-  std::sort(verdict.minority.begin(), verdict.minority.end());
-  std::sort(verdict.undecided.begin(), verdict.undecided.end());
-  return verdict;
+  return Finished(std::move(verdict));
 }
 
 }  // namespace millrace

@@ -25,6 +25,11 @@ bool HasReplicas(const Layout& layout);
 // The pieces of a rank's state that its replicas hold alike.
 std::vector<StatePiece> ReplicatedPieces(const std::vector<StatePiece>& state);
 
+// Whether ranks still hold the parameters between steps that others update and
+// the newest step gathered, as under ZeRO 1 and 2. They are those of the step
+// before, whose owners can be asked: what collectives brought is compared so.
+bool HasGathered(const Layout& layout);
+
 struct ReplicaVerdict {
   bool agree = true;
   // Ranks that differ from a majority of their replicas.
@@ -39,6 +44,12 @@ std::optional<uint64_t> MajorityOf(absl::Span<const uint64_t> hashes);
 // `hashes`: by rank, of its ReplicatedPieces().
 ReplicaVerdict CompareReplicas(const Layout& layout,
                                absl::Span<const uint64_t> hashes);
+
+// `hashes`: by rank, of each slice of the parameters as it computed with them
+// in one step: the slices that it gathered, after the step, and its own, before
+// it.
+ReplicaVerdict CompareGathered(const Layout& layout,
+                               absl::Span<const std::vector<uint64_t>> hashes);
 
 }  // namespace millrace
 

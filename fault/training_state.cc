@@ -17,6 +17,7 @@ struct SliceContext {
   int32_t tensor_idx;
   bool is_owner;
   bool is_current;
+  int32_t idx;
 };
 
 // Adds the pieces of one slice kept in `data`, whose element 0 is the slice's
@@ -42,7 +43,8 @@ void AddSlicePieces(const SliceContext& slice, const char* suffix, float* data,
                       .end = end - slot.offset,
                       .data = data + (begin - slice.begin),
                       .is_owner = slice.is_owner,
-                      .is_current = slice.is_current});
+                      .is_current = slice.is_current,
+                      .slice = slice.idx});
   }
 }
 
@@ -84,7 +86,8 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .tensor_idx = coordinates.tensor,
           .is_owner = owns && !bucket.is_copy &&
                       (!bucket.tensor_replicated || coordinates.tensor == 0),
-          .is_current = layout.zero == 0 || own_slice};
+          .is_current = layout.zero == 0 || own_slice,
+          .idx = data_idx / copies};
       if (!slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
       }

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -279,6 +280,55 @@ TEST(WatchRanksTest, FlippedWeightIsOutvoted) {
 // to be right.
 TEST(WatchRanksTest, FlippedWeightOfTwoReplicasIsGivenUp) {
   ExpectHealed("flipped-2", 2, /*outvoted=*/false);
+}
+
+// Goal: a flipped bit of a weight that a rank gathered from its owner is
+// noticed, and the rank that differs from the owner and another one is
+// replaced. Method: weights of rank 0 flip in the memory of the last of three
+// ranks until one does so while a step computes with it: the next step gathers
+// them anew. At this rate no weight changes.
+TEST(WatchRanksTest, FlippedGatheredWeightIsOutvoted) {
+  const JobFolder folder("flipped-gathered");
+  const std::string job = WriteChangedJob(
+      folder,
+      {.num_steps = 800,
+       .checkpoint_interval = 1000,
+       .devices_per_agent = 3,
+       .layout = "{data: 3, tensor: 1, pipeline: 1, zero: 1}",
+       .extra = "profile_output: none\nfault: {replica_check_steps: 1}\n"},
+      "learning_rate: 3e-3", "learning_rate: 1e-30");
+  JobProcess undisturbed(folder, RunCommand(job));
+  ASSERT_EQ(undisturbed.Wait(), 0) << undisturbed.Output();
+  EXPECT_EQ(CountEvents(folder, "replicas_differ"), 0);
+  const std::string expected = ReadResult(folder)["parameter_hash"];
+  const std::string weights = WeightsIn(
+      folder.path + "/runs/tiny-latest/checkpoints/step-00000800", 64);
+
+  JobProcess process(folder, RunCommand(job));
+  const std::vector<pid_t> workers = WorkersInTraining(process, folder, 3);
+  const auto last = std::find_if(workers.begin(), workers.end(), [](pid_t pid) {
+    const std::string words =
+        ContentOf(absl::StrCat("/proc/", pid, "/cmdline"));
+    return words.find(std::string("--worker\0002\0", 11)) != std::string::npos;
+  });
+  ASSERT_NE(last, workers.end());
+  int num_places = 0;
+  for (int i = 0; i < 100 && CountEvents(folder, "replicas_differ") == 0; ++i) {
+    num_places += FlipIn(*last, weights);
+  }
+  if (num_places == 0) {
+    GTEST_SKIP() << "this system lets no process write another's memory";
+  }
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
+  const auto events = EventsOf(folder, "replicas_differ");
+  ASSERT_EQ(events.size(), 1u);
+  const std::string detail = events[0]["detail"];
+  EXPECT_NE(detail.find("the gathered parameters of rank 2 differ"),
+            std::string::npos)
+      << detail;
+  EXPECT_EQ(CountEvents(folder, "worker_killed"), 1);
+  EXPECT_EQ(CountEvents(folder, "generation_started"), 2);
 }
 
 // Goal: two jobs cannot use one folder for checkpoints at a time; the second is

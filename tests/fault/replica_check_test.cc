@@ -56,5 +56,38 @@ TEST(ReplicaCheckTest, ComparesSlicesAcrossGroups) {
   EXPECT_THAT(CompareReplicas(layout, hashes).minority, ElementsAre(Rank{3}));
 }
 
+// Goal: of parameters that were gathered, each slice is compared over all data
+// ranks, its owner's own with them. Method: two groups of two slices; a copy
+// differs, an owner's own, and with two ranks either.
+TEST(ReplicaCheckTest, ComparesWhatWasGathered) {
+  EXPECT_FALSE(HasGathered({.data = 2}));
+  EXPECT_TRUE(HasGathered({.data = 2, .zero = 1}));
+  EXPECT_TRUE(HasGathered({.data = 4, .data_groups = 2, .zero = 2}));
+  EXPECT_FALSE(HasGathered({.data = 4, .data_groups = 4, .zero = 1}));
+  EXPECT_FALSE(HasGathered({.data = 2, .zero = 3}));
+
+  const Layout layout{.data = 4, .data_groups = 2, .tensor = 2, .zero = 1};
+  std::vector<std::vector<uint64_t>> hashes;
+  for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
+    const auto tensor =
+        static_cast<uint64_t>(CoordinatesOf(layout, Rank{rank}).tensor);
+    hashes.push_back({10 + tensor, 20 + tensor});
+  }
+  EXPECT_TRUE(CompareGathered(layout, hashes).agree);
+  hashes[3][0] += 1;  // Slice 0 is that of data ranks 0 and 2, ranks 0 to 5.
+  EXPECT_THAT(CompareGathered(layout, hashes).minority, ElementsAre(Rank{3}));
+  hashes[3][1] += 1;  // Named once.
+  EXPECT_THAT(CompareGathered(layout, hashes).minority, ElementsAre(Rank{3}));
+  hashes[4][0] += 1;
+  EXPECT_THAT(CompareGathered(layout, hashes).minority,
+              ElementsAre(Rank{3}, Rank{4}));
+
+  const Layout two{.data = 2, .zero = 2};
+  const ReplicaVerdict either =
+      CompareGathered(two, std::vector<std::vector<uint64_t>>{{1, 2}, {1, 3}});
+  EXPECT_FALSE(either.agree);
+  EXPECT_THAT(either.undecided, ElementsAre(Rank{0}, Rank{1}));
+}
+
 }  // namespace
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // A rank's reports of itself while it trains: how far it is, steps whose
 // numbers are bad, hashes of its state. Part of GenerationRun.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,7 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
 
 absl::Status GenerationRun::HashState() {
   const Layout& layout = trainer_->program().layout;
+  RETURN_IF_ERROR(HashOwnSlice());
   if (!HasReplicas(layout)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool is_begun, trainer_->BeginReplicaHash());
   if (is_begun) {
@@ -69,6 +71,43 @@ absl::Status GenerationRun::HashState() {
     if (state[i].is_owner) compared_.checksums.push_back(checksums[i]);
   }
   SendStateHash(compared_.step, HashReplica(checksums));
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::HashOwnSlice() {
+  const Program& program = trainer_->program();
+  if (!on_cpu_ || !HasGathered(program.layout)) return absl::OkStatus();
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->ReadState());
+  // Where parameters are not fp32, the state has master weights instead.
+  const bool has_gathered =
+      std::any_of(state.begin(), state.end(),
+                  [](const StatePiece& piece) { return !piece.is_current; });
+  if (!has_gathered) return absl::OkStatus();
+  own_slice_ = {.step = trainer_->completed_steps(),
+                .hashes = HashSlices(state, program.layout.group_data(),
+                                     /*own=*/true)};
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::HashGathered() {
+  if (!own_slice_.has_value()) return absl::OkStatus();
+  const auto [step, own] = *std::exchange(own_slice_, std::nullopt);
+  // A step that was left out has gathered nothing.
+  if (!result_.has_value() || result_->step != step + 1) {
+    return absl::OkStatus();
+  }
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->ReadState());
+  const std::vector<uint64_t> gathered =
+      HashSlices(state, static_cast<int32_t>(own.size()), /*own=*/false);
+  protocol::ToCoordinator message = NewMessage();
+  protocol::StateHash* hash = message.mutable_state_hash();
+  hash->set_step(step);
+  for (size_t slice = 0; slice < own.size(); ++slice) {
+    hash->add_gathered(own[slice] + gathered[slice]);  // One of them is zero.
+  }
+  client_->SendReliably(std::move(message));
   return absl::OkStatus();
 }
 

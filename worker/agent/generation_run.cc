@@ -416,7 +416,7 @@ void GenerationRun::AddBegin(const RankTimeline& timeline,
 }
 
 void GenerationRun::AddLoad(protocol::StepDone* message) {
-  if (!shares_processors_) return;
+  if (!on_cpu_) return;
   const ProcessorTime now = ReadProcessorTime();
   protocol::HostLoad* load = message->mutable_load();
   load->set_seconds(now.clock_s - processor_time_.clock_s);
@@ -468,7 +468,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     return interval > 0 && step % interval == 0;
   };
   first_step_ = trainer_->completed_steps() + 1;
-  shares_processors_ = !job.resources.uses_cuda();
+  on_cpu_ = !job.resources.uses_cuda();
   processor_time_ = ReadProcessorTime();
   timeline_interval_ =
       std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
@@ -482,6 +482,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     RETURN_IF_ERROR(TakeStep(job));
     const int64_t known_step = result_.has_value() ? result_->step : -1;
     RETURN_IF_ERROR(FinishHash(known_step));
+    RETURN_IF_ERROR(HashGathered());
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));

@@ -77,6 +77,11 @@ class GenerationRun {
     int64_t step = -1;
     std::vector<std::vector<uint64_t>> checksums;  // ChecksumsOf().
   };
+  // HashSlices() of what this rank updates, after a step.
+  struct OwnSlice {
+    int64_t step;
+    std::vector<uint64_t> hashes;
+  };
   // The results of validation passes after a step.
   struct Validation {
     std::optional<double> loss;  // On the training data's held-out share.
@@ -115,6 +120,11 @@ class GenerationRun {
   // has replicas. On a CPU it sends the hash and keeps the checksums as
   // compared_; on a GPU it begins.
   absl::Status HashState();
+  // On a CPU whose parameters others gather: hashes its own slice after the
+  // newest step, and, once the next step has been run, sends that with the
+  // hashes of the slices that it gathered in it.
+  absl::Status HashOwnSlice();
+  absl::Status HashGathered();
   // Sends the hash that a GPU was to make of a step whose result is known.
   absl::Status FinishHash(int64_t known_step);
   void SendStateHash(int64_t step, uint64_t hash);
@@ -195,6 +205,7 @@ class GenerationRun {
   int64_t reported_step_ = 0;         // The newest; 0: none.
   ComparedState compared_;
   std::optional<int64_t> hashed_step_;  // Whose hash was begun and not sent.
+  std::optional<OwnSlice> own_slice_;   // Of the newest step.
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;
@@ -205,10 +216,10 @@ class GenerationRun {
   bool stop_ = false;
   bool is_kept_ = false;  // The state after the last step is in memory.
   double last_loss_ = 0;
-  bool shares_processors_ = false;  // With other processes of the host.
-  ProcessorTime processor_time_;    // At the last measured step.
-  TimeBreakdown breakdown_;         // The last step that was measured,
-  double breakdown_step_s_ = 0;     // which took this long; zero: none was.
+  bool on_cpu_ = false;           // Shared with the host's other processes.
+  ProcessorTime processor_time_;  // At the last measured step.
+  TimeBreakdown breakdown_;       // The last step that was measured,
+  double breakdown_step_s_ = 0;   // which took this long; zero: none was.
 
   ProgressBoard progress_;
   std::atomic<RankActivity> activity_ = RankActivity::kStarting;
