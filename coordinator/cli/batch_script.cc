@@ -26,7 +26,7 @@ absl::Status CheckOneLine(const char* what, const std::string& text) {
 }
 
 // One word of the shell.
-std::string Quoted(const std::string& text) {
+std::string QuotedForShell(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", R"('\'')"}}), "'");
 }
 
@@ -108,14 +108,15 @@ absl::StatusOr<std::string> WriteBatchScript(
     absl::StrAppend(&script, "#SBATCH ", option, "\n");
   }
   absl::StrAppend(
-      &script, "\ncd ", Quoted(options.directory),
+      &script, "\ncd ", QuotedForShell(options.directory),
       " || exit 1\n"
       "# Agents that srun starts without PMIx know each other by it.\n"
       "export ",
       kSecretVariable,
       "=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')\n"
       "srun --cpu-bind=none --kill-on-bad-exit=0 ",
-      Quoted(options.program), " agent ", Quoted(options.job_file), "\n");
+      QuotedForShell(options.program), " agent ",
+      QuotedForShell(options.job_file), "\n");
   if (options.requeue) {
     absl::StrAppend(&script,
                     "code=$?\n"

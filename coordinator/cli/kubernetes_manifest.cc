@@ -45,7 +45,7 @@ absl::StatusOr<Volume> ParseVolume(const std::string& text) {
 }
 
 // A scalar of YAML, of which JSON's strings are a part.
-std::string Quoted(const std::string& text) {
+std::string QuotedForYaml(const std::string& text) {
   return JsonText(nlohmann::json(text));
 }
 
@@ -209,14 +209,14 @@ absl::StatusOr<std::string> WriteKubernetesManifest(
                   "      containers:\n"
                   "      - name: agent\n"
                   "        image: ",
-                  Quoted(options.image),
+                  QuotedForYaml(options.image),
                   "\n"
                   "        command: [\"/bin/sh\", \"-c\"]\n"
                   "        args:\n        - ",
-                  Quoted(CommandOf(name, options.num_nodes)), "\n");
+                  QuotedForYaml(CommandOf(name, options.num_nodes)), "\n");
   if (!volumes.empty()) {
-    absl::StrAppend(&text, "        workingDir: ", Quoted(volumes[0].path),
-                    "\n");
+    absl::StrAppend(
+        &text, "        workingDir: ", QuotedForYaml(volumes[0].path), "\n");
   }
   absl::StrAppend(&text,
                   "        env:\n"
@@ -248,7 +248,7 @@ absl::StatusOr<std::string> WriteKubernetesManifest(
                   "        - {name: shm, mountPath: /dev/shm}\n");
   for (size_t i = 0; i < volumes.size(); ++i) {
     absl::StrAppend(&text, "        - {name: volume-", i,
-                    ", mountPath: ", Quoted(volumes[i].path), "}\n");
+                    ", mountPath: ", QuotedForYaml(volumes[i].path), "}\n");
   }
   absl::StrAppend(&text,
                   "      volumes:\n"
@@ -259,7 +259,7 @@ absl::StatusOr<std::string> WriteKubernetesManifest(
   for (size_t i = 0; i < volumes.size(); ++i) {
     absl::StrAppend(&text, "      - {name: volume-", i,
                     ", persistentVolumeClaim: {claimName: ",
-                    Quoted(volumes[i].claim), "}}\n");
+                    QuotedForYaml(volumes[i].claim), "}}\n");
   }
   return text;
 }
