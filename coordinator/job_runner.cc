@@ -123,9 +123,9 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                                            ? runner->plan_->devices_by_agent
                                            : std::vector<int32_t>(),
                    .committed_step = logged.committed_step,
-                   .step = runner->plan_.has_value()
-                               ? absl::Seconds(runner->plan_->step_time_s)
-                               : absl::ZeroDuration()},
+                   .step_time = runner->plan_.has_value()
+                                    ? absl::Seconds(runner->plan_->step_time_s)
+                                    : absl::ZeroDuration()},
       MonotonicNow());
   // Agents look for them when they come.
   if (logged.plan_json.empty()) runner->WriteProbes();

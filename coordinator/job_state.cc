@@ -17,7 +17,7 @@ JobState::JobState(const JobStateOptions& options,
       generation_(recovered.generation),
       recovered_generation_(recovered.generation),
       members_(recovered.members),
-      step_(recovered.step),
+      step_time_(recovered.step_time),
       committed_step_(recovered.committed_step),
       phase_began_(now),
       last_tick_(now),
@@ -302,7 +302,7 @@ void JobState::On(const PlanMade& event) {
     return;
   }
   members_ = event.members;
-  step_ = event.step;
+  step_time_ = event.step_time;
   refusal_.clear();
   if (options_.profile_only) {
     End(Verdict::kFinished, "the profile is measured");

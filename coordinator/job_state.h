@@ -70,7 +70,7 @@ struct AgentGaveUp {
 };
 struct PlanMade {
   std::vector<WorkerIdx> members;  // By rank.
-  absl::Duration step;             // Predicted.
+  absl::Duration step_time;        // Predicted.
 };
 struct PlanNeedsProfile {};
 struct PlanRefused {
@@ -326,7 +326,7 @@ struct RecoveredJob {
   // Of all agents, those included that take no part; empty before a plan.
   std::vector<int32_t> devices_by_agent;
   int64_t committed_step = -1;  // In this run; -1: none.
-  absl::Duration step;          // The plan's, predicted.
+  absl::Duration step_time;     // The plan's, predicted.
 };
 
 class JobState {
@@ -498,7 +498,7 @@ class JobState {
   Generation generation_;
   const Generation recovered_generation_;  // Of a coordinator before; 0: none.
   std::vector<WorkerIdx> members_;  // In the plan, by rank; empty: none yet.
-  absl::Duration step_;             // The plan's, predicted.
+  absl::Duration step_time_;        // The plan's, predicted.
   int64_t committed_step_;
   absl::Time phase_began_;
   absl::Time last_tick_;

@@ -460,7 +460,7 @@ std::string JobState::ReasonToKill(WorkerIdx worker_idx,
   if (may_kill && now_ - worker.heard > limit) {
     return absl::StrCat("silent for ", absl::FormatDuration(limit));
   }
-  const absl::Duration most_to_clear = options_.clear_timeout + step_;
+  const absl::Duration most_to_clear = options_.clear_timeout + step_time_;
   if (worker.joined && now_ - worker.told_to_clear > most_to_clear) {
     return absl::StrCat("hangs in ending generation ", ToInt(worker.given),
                         ", which it was told to ",

@@ -25,9 +25,10 @@ bool HasReplicas(const Layout& layout);
 // The pieces of a rank's state that its replicas hold alike.
 std::vector<StatePiece> ReplicatedPieces(const std::vector<StatePiece>& state);
 
-// Whether ranks still hold the parameters between steps that others update and
-// the newest step gathered, as under ZeRO 1 and 2. They are those of the step
-// before, whose owners can be asked: what collectives brought is compared so.
+// Whether a rank keeps the parameters that it gathered in the newest step until
+// the next one, as under ZeRO 1 and 2. Their owners have updated them since, so
+// they are compared with hashes that the owners made before that step. This
+// checks what the collectives brought.
 bool HasGathered(const Layout& layout);
 
 struct ReplicaVerdict {
@@ -45,9 +46,8 @@ std::optional<uint64_t> MajorityOf(absl::Span<const uint64_t> hashes);
 ReplicaVerdict CompareReplicas(const Layout& layout,
                                absl::Span<const uint64_t> hashes);
 
-// `hashes`: by rank, of each slice of the parameters as it computed with them
-// in one step: the slices that it gathered, after the step, and its own, before
-// it.
+// `hashes`: by rank, of each slice of the parameters that it computed with in
+// one step. Slices that it gathered are hashed after the step, its own before.
 ReplicaVerdict CompareGathered(const Layout& layout,
                                absl::Span<const std::vector<uint64_t>> hashes);
 

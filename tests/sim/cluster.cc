@@ -173,8 +173,8 @@ void Cluster::Do(const MakePlan&) {
       Deliver(PlanRefused{"too few devices"});
       return;
     }
-    log_.step = absl::Seconds(options_.step_s);
-    Deliver(PlanMade{members, log_.step});
+    log_.step_time = absl::Seconds(options_.step_s);
+    Deliver(PlanMade{members, log_.step_time});
     // A plan that came too late was not taken.
     if (coordinator_->members() != members) return;
     log_.members = members;

@@ -167,6 +167,7 @@ class Cluster {
   void Repeat(double mean_s, const std::function<void()>& fail);
   double StepSeconds(Generation generation) const;
   void BeginStep(Generation generation);
+  // Seconds until a worker that is told to end its step has ended it.
   double RestOfStep(const SimulatedWorker& worker) const;
   // The ranks of a job that has all the hosts that train.
   int32_t NumRanksOfAll() const {

@@ -84,29 +84,27 @@ absl::Status GenerationRun::HashOwnSlice() {
       std::any_of(state.begin(), state.end(),
                   [](const StatePiece& piece) { return !piece.is_current; });
   if (!has_gathered) return absl::OkStatus();
+  const auto num_slices = static_cast<size_t>(program.layout.group_data());
   own_slice_ = {.step = trainer_->completed_steps(),
-                .hashes = HashSlices(state, program.layout.group_data(),
-                                     /*own=*/true)};
+                .hashes = std::vector<uint64_t>(num_slices)};
+  HashSlices(state, /*own=*/true, own_slice_->hashes);
   return absl::OkStatus();
 }
 
 absl::Status GenerationRun::HashGathered() {
   if (!own_slice_.has_value()) return absl::OkStatus();
-  const auto [step, own] = *std::exchange(own_slice_, std::nullopt);
+  auto [step, hashes] = *std::exchange(own_slice_, std::nullopt);
   // A step that was left out has gathered nothing.
   if (!result_.has_value() || result_->step != step + 1) {
     return absl::OkStatus();
   }
   std::vector<StatePiece> state;
   ASSIGN_OR_RETURN(state, trainer_->ReadState());
-  const std::vector<uint64_t> gathered =
-      HashSlices(state, static_cast<int32_t>(own.size()), /*own=*/false);
+  HashSlices(state, /*own=*/false, hashes);
   protocol::ToCoordinator message = NewMessage();
-  protocol::StateHash* hash = message.mutable_state_hash();
-  hash->set_step(step);
-  for (size_t slice = 0; slice < own.size(); ++slice) {
-    hash->add_gathered(own[slice] + gathered[slice]);  // One of them is zero.
-  }
+  protocol::StateHash* sent = message.mutable_state_hash();
+  sent->set_step(step);
+  for (const uint64_t hash : hashes) sent->add_gathered(hash);
   client_->SendReliably(std::move(message));
   return absl::OkStatus();
 }

@@ -77,7 +77,7 @@ class GenerationRun {
     int64_t step = -1;
     std::vector<std::vector<uint64_t>> checksums;  // ChecksumsOf().
   };
-  // HashSlices() of what this rank updates, after a step.
+  // HashSlices() of what this rank updates, after a step; the others are zero.
   struct OwnSlice {
     int64_t step;
     std::vector<uint64_t> hashes;

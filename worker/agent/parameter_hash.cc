@@ -33,9 +33,8 @@ uint64_t HashReplica(const std::vector<std::vector<uint64_t>>& checksums) {
   return hash;
 }
 
-std::vector<uint64_t> HashSlices(const std::vector<StatePiece>& pieces,
-                                 int32_t num_slices, bool own) {
-  std::vector<uint64_t> hashes(static_cast<size_t>(num_slices));
+void HashSlices(const std::vector<StatePiece>& pieces, bool own,
+                std::vector<uint64_t>& hashes) {
   for (const StatePiece& piece : pieces) {
     if (piece.is_current != own || IsMoment(piece)) continue;
     const auto num_bytes =
@@ -43,7 +42,6 @@ std::vector<uint64_t> HashSlices(const std::vector<StatePiece>& pieces,
     uint64_t& hash = hashes.at(static_cast<size_t>(piece.slice));
     hash = Mix(hash) ^ XXH3_64bits(piece.data, num_bytes);
   }
-  return hashes;
 }
 
 uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces) {

@@ -21,10 +21,11 @@ uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces);
 // pieces.
 uint64_t HashReplica(const std::vector<std::vector<uint64_t>>& checksums);
 
-// By slice, a hash of the parameters of those pieces that this rank updates
-// (`own`), or of those that it gathered; zero for slices that have none.
-std::vector<uint64_t> HashSlices(const std::vector<StatePiece>& pieces,
-                                 int32_t num_slices, bool own);
+// Hashes the parameters that this rank updates (`own`), or those that it
+// gathered, slice by slice: sets those of `hashes`, by StatePiece::slice, that
+// have such pieces. They must be zero before.
+void HashSlices(const std::vector<StatePiece>& pieces, bool own,
+                std::vector<uint64_t>& hashes);
 
 }  // namespace millrace
 
