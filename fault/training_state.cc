@@ -17,7 +17,6 @@ struct SliceContext {
   int32_t tensor_idx;
   bool is_owner;
   bool is_current;
-  int32_t idx;
 };
 
 // Adds the pieces of one slice kept in `data`, whose element 0 is the slice's
@@ -43,8 +42,7 @@ void AddSlicePieces(const SliceContext& slice, const char* suffix, float* data,
                       .end = end - slot.offset,
                       .data = data + (begin - slice.begin),
                       .is_owner = slice.is_owner,
-                      .is_current = slice.is_current,
-                      .slice = slice.idx});
+                      .is_current = slice.is_current});
   }
 }
 
@@ -86,8 +84,7 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .tensor_idx = coordinates.tensor,
           .is_owner = owns && !bucket.is_copy &&
                       (!bucket.tensor_replicated || coordinates.tensor == 0),
-          .is_current = layout.zero == 0 || own_slice,
-          .idx = data_idx / copies};
+          .is_current = layout.zero == 0 || own_slice};
       if (!slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
       }

@@ -32,9 +32,6 @@ struct StatePiece {
   // False for parameters that other ranks update: from ZeRO 1 on they are those
   // of the step before until the next step gathers them.
   bool is_current = true;
-  // The slice of the bucket that it is a part of. From ZeRO 1 on, data ranks
-  // with this Layout::slice_of() update it.
-  int32_t slice = 0;
 };
 
 struct StateBuffers {

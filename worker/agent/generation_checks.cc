@@ -1,8 +1,7 @@
 // A rank's reports of itself while it trains: how far it is, steps whose
 // numbers are bad, hashes of its state. Part of GenerationRun.
 
-#include <algorithm>
-#include <string>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -55,6 +54,11 @@ absl::Status GenerationRun::HashState() {
   const Layout& layout = trainer_->program().layout;
   RETURN_IF_ERROR(HashOwnSlice());
   if (!HasReplicas(layout)) return absl::OkStatus();
+  // The trainer keeps one hash. Where this rank waited for the result of that
+  // step, the steps known since did not tell.
+  if (hashed_step_.has_value() && *hashed_step_ < trainer_->completed_steps()) {
+    RETURN_IF_ERROR(FinishHash(*hashed_step_));
+  }
   ASSIGN_OR_RETURN(const bool is_begun, trainer_->BeginReplicaHash());
   if (is_begun) {
     hashed_step_ = trainer_->completed_steps();
@@ -75,35 +79,29 @@ absl::Status GenerationRun::HashState() {
 }
 
 absl::Status GenerationRun::HashOwnSlice() {
-  const Program& program = trainer_->program();
-  if (!on_cpu_ || !HasGathered(program.layout)) return absl::OkStatus();
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->ReadState());
-  // Where parameters are not fp32, the state has master weights instead.
-  const bool has_gathered =
-      std::any_of(state.begin(), state.end(),
-                  [](const StatePiece& piece) { return !piece.is_current; });
-  if (!has_gathered) return absl::OkStatus();
-  const auto num_slices = static_cast<size_t>(program.layout.group_data());
-  own_slice_ = {.step = trainer_->completed_steps(),
-                .hashes = std::vector<uint64_t>(num_slices)};
-  HashSlices(state, /*own=*/true, own_slice_->hashes);
+  ASSIGN_OR_RETURN(const bool is_begun, trainer_->HashOwnSlice());
+  if (is_begun) own_slice_step_ = trainer_->completed_steps();
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::HashGathered() {
-  if (!own_slice_.has_value()) return absl::OkStatus();
-  auto [step, hashes] = *std::exchange(own_slice_, std::nullopt);
+absl::Status GenerationRun::HashGathered(int64_t known_step) {
+  // The trainer keeps the slices' hashes of one step, as it keeps one hash.
+  if (gathered_step_.has_value()) RETURN_IF_ERROR(SendSliceHashes());
+  const std::optional<int64_t> own_slice_step =
+      std::exchange(own_slice_step_, std::nullopt);
   // A step that was left out has gathered nothing.
-  if (!result_.has_value() || result_->step != step + 1) {
-    return absl::OkStatus();
-  }
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->ReadState());
-  HashSlices(state, /*own=*/false, hashes);
+  if (!own_slice_step.has_value() || left_out_) return absl::OkStatus();
+  RETURN_IF_ERROR(trainer_->HashGathered());
+  gathered_step_ = *own_slice_step + 1;
+  return known_step >= *gathered_step_ ? SendSliceHashes() : absl::OkStatus();
+}
+
+absl::Status GenerationRun::SendSliceHashes() {
+  std::vector<uint64_t> hashes;
+  ASSIGN_OR_RETURN(hashes, trainer_->SliceHashes());
   protocol::ToCoordinator message = NewMessage();
   protocol::StateHash* sent = message.mutable_state_hash();
-  sent->set_step(step);
+  sent->set_step(*std::exchange(gathered_step_, std::nullopt) - 1);
   for (const uint64_t hash : hashes) sent->add_gathered(hash);
   client_->SendReliably(std::move(message));
   return absl::OkStatus();

@@ -440,7 +440,9 @@ absl::Status GenerationRun::TakeStep(const JobSpec& job) {
   result_.reset();
   const int64_t step = trainer_->completed_steps() + 1;
   const auto& left_out = message_.left_out_steps();
-  if (std::find(left_out.begin(), left_out.end(), step) != left_out.end()) {
+  left_out_ =
+      std::find(left_out.begin(), left_out.end(), step) != left_out.end();
+  if (left_out_) {
     RETURN_IF_ERROR(CatchUp(job));
     return trainer_->LeaveOutStep();
   }
@@ -482,7 +484,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     RETURN_IF_ERROR(TakeStep(job));
     const int64_t known_step = result_.has_value() ? result_->step : -1;
     RETURN_IF_ERROR(FinishHash(known_step));
-    RETURN_IF_ERROR(HashGathered());
+    RETURN_IF_ERROR(HashGathered(known_step));
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
     ASSIGN_OR_RETURN(const int64_t interval, CheckpointIntervalAt(step));
@@ -522,6 +524,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   result_.reset();
   RETURN_IF_ERROR(CatchUp(job));
   RETURN_IF_ERROR(FinishHash(trainer_->completed_steps()));
+  if (gathered_step_.has_value()) RETURN_IF_ERROR(SendSliceHashes());
   if (result_.has_value()) ReportStep(*trainer_, *result_, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   if (stopped) RETURN_IF_ERROR(Pause(job));

@@ -77,11 +77,6 @@ class GenerationRun {
     int64_t step = -1;
     std::vector<std::vector<uint64_t>> checksums;  // ChecksumsOf().
   };
-  // HashSlices() of what this rank updates, after a step; the others are zero.
-  struct OwnSlice {
-    int64_t step;
-    std::vector<uint64_t> hashes;
-  };
   // The results of validation passes after a step.
   struct Validation {
     std::optional<double> loss;  // On the training data's held-out share.
@@ -120,11 +115,12 @@ class GenerationRun {
   // has replicas. On a CPU it sends the hash and keeps the checksums as
   // compared_; on a GPU it begins.
   absl::Status HashState();
-  // On a CPU whose parameters others gather: hashes its own slice after the
-  // newest step, and, once the next step has been run, sends that with the
-  // hashes of the slices that it gathered in it.
+  // Where others gather this rank's parameters: hashes its own slice after the
+  // newest step, and the slices that it gathered after the next one. Both are
+  // sent together when the result of the step that gathered them is known.
   absl::Status HashOwnSlice();
-  absl::Status HashGathered();
+  absl::Status HashGathered(int64_t known_step);
+  absl::Status SendSliceHashes();
   // Sends the hash that a GPU was to make of a step whose result is known.
   absl::Status FinishHash(int64_t known_step);
   void SendStateHash(int64_t step, uint64_t hash);
@@ -149,8 +145,8 @@ class GenerationRun {
   // it to the writer once the step's result is known.
   absl::Status BeginCheckpoint(const JobSpec& job);
   absl::Status WriteSnapshot();
-  // Takes the snapshots of the newest step, and its hash, again that were begun
-  // before it counted.
+  // Takes the snapshots of the newest step, and its hashes, again that were
+  // begun before it counted.
   absl::Status RetakeSnapshots(const JobSpec& job);
   CheckpointInfo InfoOf(const JobSpec& job, int64_t step) const;
   // Copies of the state in memory; generation_run_replicas.cc. Where the state
@@ -204,8 +200,11 @@ class GenerationRun {
   std::optional<StepResult> result_;  // The newest that is known.
   int64_t reported_step_ = 0;         // The newest; 0: none.
   ComparedState compared_;
-  std::optional<int64_t> hashed_step_;  // Whose hash was begun and not sent.
-  std::optional<OwnSlice> own_slice_;   // Of the newest step.
+  std::optional<int64_t> hashed_step_;     // Whose hash was begun and not sent.
+  std::optional<int64_t> own_slice_step_;  // After which it was hashed.
+  // The step that gathered the slices whose hashes were begun and not sent.
+  std::optional<int64_t> gathered_step_;
+  bool left_out_ = false;  // True if the newest step was left out.
   // The newest step's checkpoint, until the writer has it.
   std::optional<CheckpointWrite> begun_checkpoint_;
   std::shared_ptr<const StateSnapshot> newest_snapshot_;

@@ -137,7 +137,9 @@ absl::Status GenerationRun::WriteSnapshot() {
 // On a GPU they are begun before the result of their step is known.
 absl::Status GenerationRun::RetakeSnapshots(const JobSpec& job) {
   const int64_t step = trainer_->completed_steps();
-  if (hashed_step_ == step) RETURN_IF_ERROR(HashState());
+  if (hashed_step_ == step || own_slice_step_ == step) {
+    RETURN_IF_ERROR(HashState());
+  }
   const bool has_replica =
       begun_replica_.has_value() && begun_replica_->info.step == step;
   if (has_replica) begun_replica_.reset();

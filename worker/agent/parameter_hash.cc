@@ -33,17 +33,6 @@ uint64_t HashReplica(const std::vector<std::vector<uint64_t>>& checksums) {
   return hash;
 }
 
-void HashSlices(const std::vector<StatePiece>& pieces, bool own,
-                std::vector<uint64_t>& hashes) {
-  for (const StatePiece& piece : pieces) {
-    if (piece.is_current != own || IsMoment(piece)) continue;
-    const auto num_bytes =
-        static_cast<size_t>(piece.end - piece.begin) * sizeof(float);
-    uint64_t& hash = hashes.at(static_cast<size_t>(piece.slice));
-    hash = Mix(hash) ^ XXH3_64bits(piece.data, num_bytes);
-  }
-}
-
 uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces) {
   uint64_t sum = 0;
   for (const StatePiece& piece : pieces) {

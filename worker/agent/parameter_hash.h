@@ -21,12 +21,6 @@ uint64_t HashOwnedParameters(const std::vector<StatePiece>& pieces);
 // pieces.
 uint64_t HashReplica(const std::vector<std::vector<uint64_t>>& checksums);
 
-// Hashes the parameters that this rank updates (`own`), or those that it
-// gathered, slice by slice: sets those of `hashes`, by StatePiece::slice, that
-// have such pieces. They must be zero before.
-void HashSlices(const std::vector<StatePiece>& pieces, bool own,
-                std::vector<uint64_t>& hashes);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_AGENT_PARAMETER_HASH_H_

@@ -1,5 +1,7 @@
 #include "worker/cpu/trainer.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "worker/cpu/ops.h"
 #include "worker/cpu/step_check.h"
 #include "worker/train/arena.h"
+#include "worker/train/gathered_parameters.h"
 #include "worker/train/initialize.h"
 #include "worker/train/moment_copies.h"
 #include "worker/train/op_context.h"
@@ -78,6 +81,20 @@ class CpuTrainer final : public Trainer {
     ASSIGN_OR_RETURN(const std::vector<StatePiece> state, ReadState());
     RETURN_IF_ERROR(StateSnapshot::Take(state, &snapshot_));
     return snapshot_;
+  }
+
+  absl::StatusOr<bool> HashOwnSlice() override {
+    if (gathered_.after_step.empty()) return false;
+    slice_hashes_.assign(static_cast<size_t>(layout_.group_data()), 0);
+    AddHashes(gathered_.before_step);
+    return true;
+  }
+  absl::Status HashGathered() override {
+    AddHashes(gathered_.after_step);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<uint64_t>> SliceHashes() override {
+    return slice_hashes_;
   }
 
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override {
@@ -213,6 +230,7 @@ class CpuTrainer final : public Trainer {
     ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
     CHECK(allocated_bytes() == planned_bytes());
     moment_copies_ = std::make_unique<MomentCopies>(programs_->training);
+    gathered_ = GatheredPartsOf(programs_->training, coordinates_);
     if (!options.loader.has_value()) {
       InitializePieces(job_.model, PiecesInPlace(), job_.training.seed);
       return Connect(options);
@@ -338,6 +356,14 @@ class CpuTrainer final : public Trainer {
     return true;
   }
 
+  void AddHashes(const std::vector<GatheredPart>& parts) {
+    for (const GatheredPart& part : parts) {
+      slice_hashes_[static_cast<size_t>(part.slice)] += XXH3_64bits_withSeed(
+          Buffer<std::byte>(part.buffer) + part.offset_bytes,
+          static_cast<size_t>(part.num_bytes), part.first_word);
+    }
+  }
+
   // Makes the copies of moments that are not stored in fp32.
   absl::Status ReadMoments() {
     if (!moment_copies_->are_needed()) return absl::OkStatus();
@@ -407,6 +433,8 @@ class CpuTrainer final : public Trainer {
   std::unique_ptr<Programs> programs_;
   std::unique_ptr<Arenas> arenas_;
   std::unique_ptr<MomentCopies> moment_copies_;
+  GatheredParts gathered_;
+  std::vector<uint64_t> slice_hashes_;
   std::unique_ptr<KernelCache> kernels_;
   std::unique_ptr<CommunicatorSet> communicators_;
   std::unique_ptr<PreparedProgram> training_;

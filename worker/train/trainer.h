@@ -160,6 +160,20 @@ class Trainer {
   virtual absl::StatusOr<uint64_t> FinishReplicaHash() {
     return absl::FailedPreconditionError("no hash was begun");
   }
+  // Hashes by which a data group compares the parameters that its ranks gather
+  // from each other in a step (worker/train/gathered_parameters.h). After
+  // completed_steps() steps, HashOwnSlice() begins to hash what the others will
+  // gather from this rank; false if nothing is gathered, or not compared. After
+  // the next step, HashGathered() begins to hash what this rank gathered in it.
+  // SliceHashes() returns both, by slice, once the device has them. Call it
+  // when the result of that step is known.
+  virtual absl::StatusOr<bool> HashOwnSlice() { return false; }
+  virtual absl::Status HashGathered() {
+    return absl::FailedPreconditionError("no slice was hashed");
+  }
+  virtual absl::StatusOr<std::vector<uint64_t>> SliceHashes() {
+    return absl::FailedPreconditionError("no slice was hashed");
+  }
   // The same state where it lies in the device's own memory, for programs that
   // read or change it in place between steps: fp32 throughout, so with bf16
   // activations the parameters are master weights. Moments that are not stored
