@@ -421,7 +421,6 @@ absl::Status WriteTimelines(const Settings& s, const std::string& path,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.timelines));
 }
 
-// `store_folder` is this job's own.
 // The time of a hash by which replicas are compared; the best of five.
 absl::Status PrintHashTime(Trainer& trainer) {
   ASSIGN_OR_RETURN(const std::vector<StatePiece> state, trainer.StateInPlace());
@@ -441,6 +440,7 @@ absl::Status PrintHashTime(Trainer& trainer) {
   return absl::OkStatus();
 }
 
+// `store_folder` is this job's own.
 absl::Status RunJob(const Settings& s, const std::string& path,
                     const std::string& store_folder) {
   RandomBatches batches({.vocab_size = s.job.model.vocab_size,
