@@ -46,11 +46,14 @@ DeviceFacts JobRunner::Devices(bool all_ready) const {
         !(all_ready && state_->IsReady(agent_idx))) {
       continue;
     }
+    const int32_t num_devices =
+        state_->NumUsableDevices(agent_idx, /*for_growth=*/all_ready);
+    if (num_devices == 0) continue;
     if (facts.machines.size() < num_training) {
-      facts.num_devices += agent.num_devices();
+      facts.num_devices += num_devices;
       facts.machines.push_back(agent.machine());
     } else {
-      facts.num_spare_devices += agent.num_devices();
+      facts.num_spare_devices += num_devices;
     }
     facts.ranks_per_host =
         std::max(facts.ranks_per_host, agent.devices_on_host());
@@ -145,8 +148,10 @@ void JobRunner::Do(const AbandonPlan&) { AbandonPlans(); }
 void JobRunner::PlanForOneHostFewer() {
   std::vector<AgentDevices> agents;
   for (const auto& [agent_idx, agent] : agents_) {
-    if (!state_->TakesPart(agent_idx)) continue;
-    agents.push_back({agent.num_devices(), agent.devices_on_host()});
+    const int32_t num_devices =
+        state_->NumUsableDevices(agent_idx, /*for_growth=*/false);
+    if (!state_->TakesPart(agent_idx) || num_devices == 0) continue;
+    agents.push_back({num_devices, agent.devices_on_host()});
   }
   const std::optional<DeviceFacts> left = WithoutOneHost(Devices(), agents);
   fewer_hosts_step_s_.reset();
@@ -335,7 +340,8 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .ranks_per_host = Devices().ranks_per_host,
            .resume_path = again ? plan_->resume_path : outcome.resume.path,
            .members = members,
-           .devices_by_agent = state_->DevicesByAgent()};
+           .devices_by_agent = state_->DevicesByAgent(),
+           .left_out = state_->LeftOutDevices()};
   profile_ = outcome.profile;
   if (!log_->job().keepers.empty() && log_->job().profile_yaml.empty()) {
     const absl::StatusOr<std::string> yaml =
@@ -464,7 +470,7 @@ void JobRunner::OnGrowthPlan(
   const bool is_worthwhile =
       gained_s > cost_s || job_.fault.take_in_hosts == "always";
   progress_->Line(absl::StrCat(
-      "with all hosts a step would take ", FormatSeconds(then_s), ", not ",
+      "with all devices a step would take ", FormatSeconds(then_s), ", not ",
       FormatSeconds(now_s), ": ", FormatSeconds(gained_s), " over the ",
       steps_left, " steps left, at a cost of ", FormatSeconds(cost_s),
       is_worthwhile ? "; taking them in with the state in memory"

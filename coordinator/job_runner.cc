@@ -110,22 +110,28 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
           .max_restarts = runner->job_.fault.max_restarts,
           .hosts = hosts,
           .own_agent = options.own_agent,
+          .leave_out_time =
+              absl::Milliseconds(runner->job_.fault.leave_out_ms.value_or(
+                  runner->job_.resources.uses_cuda() ? FaultSpec::kLeaveOutMs
+                                                     : 0)),
           .keeps_spare_hosts = runner->job_.fault.spare_hosts > 0,
           .taken_over_from =
               options.taken_over_from < 0
                   ? std::nullopt
                   : std::optional<int32_t>(options.taken_over_from)},
-      RecoveredJob{.generation = logged.generation,
-                   .members = runner->plan_.has_value()
-                                  ? runner->plan_->members
-                                  : std::vector<WorkerIdx>(),
-                   .devices_by_agent = runner->plan_.has_value()
-                                           ? runner->plan_->devices_by_agent
-                                           : std::vector<int32_t>(),
-                   .committed_step = logged.committed_step,
-                   .step_time = runner->plan_.has_value()
-                                    ? absl::Seconds(runner->plan_->step_time_s)
-                                    : absl::ZeroDuration()},
+      RecoveredJob{
+          .generation = logged.generation,
+          .members = runner->plan_.has_value() ? runner->plan_->members
+                                               : std::vector<WorkerIdx>(),
+          .devices_by_agent = runner->plan_.has_value()
+                                  ? runner->plan_->devices_by_agent
+                                  : std::vector<int32_t>(),
+          .left_out = runner->plan_.has_value() ? runner->plan_->left_out
+                                                : std::vector<WorkerIdx>(),
+          .committed_step = logged.committed_step,
+          .step_time = runner->plan_.has_value()
+                           ? absl::Seconds(runner->plan_->step_time_s)
+                           : absl::ZeroDuration()},
       MonotonicNow());
   // Agents look for them when they come.
   if (logged.plan_json.empty()) runner->WriteProbes();
@@ -336,6 +342,11 @@ void JobRunner::Do(const Report& action) {
         absl::StrCat(state_->NameOf(*action.worker), " died: ", detail));
   } else if (action.event == "host_lost") {
     progress_->Line(absl::StrCat("lost ", detail, "; going on without it"));
+  } else if (action.event == "device_left_out") {
+    progress_->Line(absl::StrCat(state_->NameOf(*action.worker), " ", detail));
+  } else if (action.event == "devices_taken_back") {
+    progress_->Line(absl::StrCat(
+        "the job cannot go on without the devices that failed: ", detail));
   } else if (action.event == "host_returned") {
     progress_->Line(absl::StrCat(detail, " is there again"));
   } else if (action.event == "waiting_for_hosts") {

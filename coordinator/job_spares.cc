@@ -71,6 +71,7 @@ void JobRunner::OnSparePlaces() {
   }
   plan_->members = *members;
   plan_->devices_by_agent = state_->DevicesByAgent();
+  plan_->left_out = state_->LeftOutDevices();
   MustSucceed([&] { return log_->PlanChosen(PlanRecordToJson(*plan_)); });
   const std::string detail = absl::StrCat(
       "spare ", spares.size() == 1 ? "host " : "hosts ",

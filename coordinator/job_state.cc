@@ -22,7 +22,8 @@ JobState::JobState(const JobStateOptions& options,
       phase_began_(now),
       last_tick_(now),
       last_missing_report_(now),
-      agents_(options.num_agents) {
+      agents_(options.num_agents),
+      failing_(options.leave_out_time) {
   CHECK(options.num_agents > 0);
   const size_t num_known = std::min(agents_.size(), options.hosts.size());
   for (size_t i = 0; i < num_known; ++i) agents_[i].host = options.hosts[i];
@@ -32,12 +33,16 @@ JobState::JobState(const JobStateOptions& options,
     agents_[i].num_devices = recovered.devices_by_agent[i];
     agents_[i].takes_part = static_cast<int32_t>(i) == options.own_agent;
   }
-  for (WorkerIdx worker : members_) {
+  // Their times begin anew.
+  failing_.LeaveOut(recovered.left_out, now + options.leave_out_time);
+  const auto note = [this](WorkerIdx worker) {
     CHECK(AgentOf(worker) >= 0);
     agents_[AgentOf(worker)].takes_part = true;
     // It has had a process, which may have left state in memory (StartMissing).
     workers_[worker].incarnation = 1;
-  }
+  };
+  std::for_each(members_.begin(), members_.end(), note);
+  std::for_each(recovered.left_out.begin(), recovered.left_out.end(), note);
 }
 
 std::vector<JobAction> JobState::Handle(const JobEvent& event, absl::Time now) {
@@ -99,7 +104,8 @@ void JobState::On(const AgentJoined& event) {
   // Nobody would report the death of a process whose order to start was lost,
   // or that ended with an earlier agent of its host.
   for (const ProcessId& process : MissingFrom(event)) {
-    On(WorkerDead{process, "not running when its agent came back"});
+    On(WorkerDead{process, "not running when its agent came back",
+                  /*ended_with_agent=*/true});
     if (phase_ == Phase::kEnded) return;
   }
   if ((phase_ == Phase::kWaitingForAgents || phase_ == Phase::kRejoining) &&
@@ -217,34 +223,6 @@ void JobState::BecomeComplete() {
   actions_.emplace_back(MakePlan{});
 }
 
-int32_t JobState::AgentOf(WorkerIdx worker) const {
-  if (ToInt(worker) < 0) return -1;
-  int32_t first_worker = 0;
-  for (int32_t i = 0; i < options_.num_agents; ++i) {
-    first_worker += agents_[i].num_devices;
-    if (ToInt(worker) < first_worker) return i;
-  }
-  return -1;
-}
-
-std::vector<WorkerIdx> JobState::Workers() const {
-  std::vector<WorkerIdx> workers;
-  int32_t first_worker = 0;
-  for (const Agent& agent : agents_) {
-    for (int32_t i = 0; agent.takes_part && i < agent.num_devices; ++i) {
-      workers.push_back(WorkerIdx{first_worker + i});
-    }
-    first_worker += agent.num_devices;
-  }
-  return workers;
-}
-
-std::vector<int32_t> JobState::DevicesByAgent() const {
-  std::vector<int32_t> devices;
-  for (const Agent& agent : agents_) devices.push_back(agent.num_devices);
-  return devices;
-}
-
 std::optional<Rank> JobState::RankOf(WorkerIdx worker) const {
   const std::vector<WorkerIdx> workers =
       members_.empty() ? Workers() : members_;
@@ -328,6 +306,11 @@ void JobState::On(const PlanRefused& event) {
     Regroup();
     return;
   }
+  // The devices that are left do not suffice, so failing ones must do.
+  if (TakesBackDevices(event.reason)) {
+    actions_.emplace_back(MakePlan{});
+    return;
+  }
   const bool has_lost =
       std::any_of(agents_.begin(), agents_.end(),
                   [](const Agent& agent) { return !agent.takes_part; });
@@ -363,6 +346,7 @@ void JobState::Regroup() {
     }
     agents_[i].takes_part = IsReady(i);
   }
+  failing_.TakeBackThoseOver(now_);
   EndGeneration();
   purpose_ = Purpose::kTrain;
   phase_ = Phase::kPlanning;
@@ -377,12 +361,14 @@ void JobState::ConsiderGrowth() {
   }
   if (options_.keeps_spare_hosts) StartIdle();
   if (weighs_growth_) return;
+  bool can_grow = failing_.NumOver(now_) > 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
-    if (agents_[i].takes_part || !IsReady(i)) continue;
-    weighs_growth_ = true;
-    actions_.emplace_back(WeighGrowth{generation_});
-    return;
+    can_grow |= !agents_[i].takes_part && IsReady(i) &&
+                NumUsableDevices(i, /*for_growth=*/true) > 0;
   }
+  if (!can_grow) return;
+  weighs_growth_ = true;
+  actions_.emplace_back(WeighGrowth{generation_});
 }
 
 void JobState::On(const GrowthWeighed& event) {
@@ -405,7 +391,9 @@ void JobState::StartIdle() {
     const int32_t num_workers = agents_[i].num_devices;
     for (int32_t j = 0; j < num_workers; ++j) {
       const WorkerIdx worker_idx{first_worker + j};
-      if (!IsReady(i) || IsActive(worker_idx)) continue;
+      const bool is_left_out = failing_.IsLeftOut(worker_idx) &&
+                               !failing_.MayComeBack(worker_idx, now_);
+      if (!IsReady(i) || IsActive(worker_idx) || is_left_out) continue;
       Worker& worker = workers_[worker_idx];
       // A process of this generation that ended is replaced in a later one.
       if (worker.ordered || worker.incarnation >= ToInt(generation_)) continue;
@@ -439,6 +427,7 @@ void JobState::EndGeneration() {
   done_stopped_ = false;
   done_saved_ = false;
   weighs_growth_ = false;
+  num_over_ = 0;
   pauses_ = false;
   paused_.clear();
   actions_.emplace_back(RecordGeneration{generation_});
@@ -505,6 +494,7 @@ void JobState::BeginIfAllCleared() {
   }
   phase_ = purpose_ == Purpose::kProfile ? Phase::kProfiling : Phase::kTraining;
   phase_began_ = now_;
+  is_device_known_ = false;
   actions_.emplace_back(Report{
       .event = "generation_started",
       .step = committed_step_,
@@ -524,11 +514,15 @@ bool JobState::MayRestart(const std::string& cause) {
   return false;
 }
 
-void JobState::Recover(WorkerIdx worker, const std::string& cause) {
+void JobState::ReportFailed(WorkerIdx worker, const std::string& cause) {
   actions_.emplace_back(Report{.event = "generation_failed",
                                .worker = worker,
                                .detail = absl::StrCat(NameOf(worker), cause),
                                .generation = ToInt(generation_)});
+}
+
+void JobState::Recover(WorkerIdx worker, const std::string& cause) {
+  ReportFailed(worker, cause);
   Restart(absl::StrCat(NameOf(worker), cause));
 }
 

@@ -2,8 +2,8 @@
 // to happen? Pure: events and the time go in, actions come out. The coordinator
 // (coordinator.h) turns messages into events and actions into messages, and
 // tests/sim runs this same class on virtual time. Agents, plan and generations
-// are in job_state.cc, workers in job_state_workers.cc, checkpoints and the end
-// in job_state_end.cc.
+// are in job_state.cc, workers in job_state_workers.cc, devices in
+// job_state_devices.cc, checkpoints and the end in job_state_end.cc.
 //
 //   waiting for agents -> planning (-> profiling -> planning) -> starting
 //   generation g -> training -> finished
@@ -17,7 +17,8 @@
 // in again once that pays: its processes start, training pauses with its state
 // in memory, or else stops with a checkpoint, all plan, and go on from there.
 // The agent of the coordinator's host is the exception; without it there is no
-// coordinator. Another host's may go on as its successor.
+// coordinator. Another host's may go on as its successor. A device that fails
+// twice is left out likewise, and taken in again after a while.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_
@@ -34,6 +35,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "coordinator/failing_devices.h"
 
 namespace millrace {
 
@@ -100,6 +102,7 @@ struct WorkerCleared {  // Holds nothing of an older generation any more.
 struct WorkerDead {
   ProcessId process;
   std::string detail;
+  bool ended_with_agent = false;  // So its device is not to blame.
 };
 struct WorkerRunning {  // State restored; steps follow.
   WorkerIdx worker;
@@ -310,6 +313,8 @@ struct JobStateOptions {
   std::vector<std::string> hosts;
   // The agent on the coordinator's host, without which there is no coordinator.
   int32_t own_agent = 0;
+  // How long a device is left out that failed twice (FailingDevices).
+  absl::Duration leave_out_time = absl::ZeroDuration();
   // Processes of workers without a rank are started once the others train, so
   // that a spare host need not wait for its own.
   bool keeps_spare_hosts = false;
@@ -325,8 +330,9 @@ struct RecoveredJob {
   std::vector<WorkerIdx> members;  // Of the plan, by rank; empty: none yet.
   // Of all agents, those included that take no part; empty before a plan.
   std::vector<int32_t> devices_by_agent;
-  int64_t committed_step = -1;  // In this run; -1: none.
-  absl::Duration step_time;     // The plan's, predicted.
+  std::vector<WorkerIdx> left_out;  // Devices, as the plan was made.
+  int64_t committed_step = -1;      // In this run; -1: none.
+  absl::Duration step_time;         // The plan's, predicted.
 };
 
 class JobState {
@@ -370,9 +376,14 @@ class JobState {
   bool IsReady(int32_t agent_idx) const {
     return agents_[agent_idx].joined && agents_[agent_idx].data_ready;
   }
-  // All workers of the agents that take part.
+  // All workers of the agents that take part, but for those of devices that
+  // are left out.
   std::vector<WorkerIdx> Workers() const;
   std::vector<int32_t> DevicesByAgent() const;
+  // Devices of the agent that are not left out; for growth, those also whose
+  // time is over.
+  int32_t NumUsableDevices(int32_t agent_idx, bool for_growth) const;
+  std::vector<WorkerIdx> LeftOutDevices() const { return failing_.left_out(); }
 
  private:
   struct Agent {
@@ -464,6 +475,15 @@ class JobState {
   void StartIdle();
   void Regroup();  // Plans anew for the agents that are ready.
   void ConsiderGrowth();
+  std::vector<WorkerIdx> WorkersOf(int32_t agent_idx) const;
+  // Notes that the worker's device failed. True if it is left out from now on.
+  bool LeavesOutDeviceOf(WorkerIdx worker);
+  // Raises the generation, or plans anew if the worker's device is left out.
+  // `counts`: within the budget of restarts.
+  void RecoverFromDeath(const WorkerDead& event, bool counts);
+  bool TakesBackDevices(const std::string& reason);  // False if there are none.
+  // Weighs growth when devices that were left out may come back.
+  void CheckDevices();
   void ReportMissingAgents();
   std::string NameOfAgent(int32_t agent_idx) const;  // "agent 1 of 4 (node2)".
   // Empty if there is none.
@@ -476,7 +496,9 @@ class JobState {
   void HearAgent(int32_t agent_idx);
   void ForgiveOwnStall();
   // Reports that the generation failed, by what that worker did or met: `cause`
-  // follows its name. Then as Restart().
+  // follows its name.
+  void ReportFailed(WorkerIdx worker, const std::string& cause);
+  // The same, then as Restart().
   void Recover(WorkerIdx worker, const std::string& cause);
   void Restart(const std::string& cause);     // Within the budget of restarts.
   bool MayRestart(const std::string& cause);  // Ends the job if not.
@@ -510,6 +532,8 @@ class JobState {
   bool stop_requested_ = false;
   bool requeue_ = false;  // Once asked for, it stays.
   std::vector<Agent> agents_;
+  FailingDevices failing_;
+  bool is_device_known_ = false;  // Whose failure ended the last generation.
   std::map<WorkerIdx, Worker> workers_;
   std::string last_commit_error_;
   // Commits without an answer, by generation and step. No generation begins
@@ -531,8 +555,9 @@ class JobState {
   int64_t done_steps_ = -1;
   bool done_stopped_ = false;
   bool done_saved_ = false;
-  bool weighs_growth_ = false;        // Asked for an answer, or answered.
-  bool pauses_ = false;               // Its workers were told to pause.
+  bool weighs_growth_ = false;  // Asked for an answer, or answered.
+  int32_t num_over_ = 0;  // FailingDevices::NumOver() when it was last asked.
+  bool pauses_ = false;   // Its workers were told to pause.
   std::map<WorkerIdx, bool> paused_;  // Whether it has kept its state.
 };
 

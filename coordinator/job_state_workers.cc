@@ -140,18 +140,32 @@ void JobState::On(const WorkerDead& event) {
         BeginIfAllCleared();
         break;
       }
-      if (counts) {
-        // The death is reported already.
-        Restart(absl::StrCat(NameOf(event.process.worker), ": ", event.detail));
-      } else {
-        RaiseGeneration();
-      }
+      RecoverFromDeath(event, counts);
       break;
     case Phase::kRejoining:
       if (AllAgentsReady()) BecomeComplete();
       break;
     default:
       break;  // A plan starts what is missing.
+  }
+}
+
+void JobState::RecoverFromDeath(const WorkerDead& event, bool counts) {
+  // Its peers may have noticed first. The first death in a recovery is the one
+  // that they noticed.
+  const bool is_of_device =
+      !event.ended_with_agent && (counts || !is_device_known_);
+  const bool leaves_out =
+      is_of_device && LeavesOutDeviceOf(event.process.worker);
+  // The death is reported already.
+  if (counts && !MayRestart(absl::StrCat(NameOf(event.process.worker), ": ",
+                                         event.detail))) {
+    return;
+  }
+  if (leaves_out) {
+    Regroup();
+  } else {
+    RaiseGeneration();
   }
 }
 
@@ -199,6 +213,12 @@ void JobState::On(const WorkerFailed& event) {
   const std::string cause = absl::StrCat(": ", event.status.message());
   if (IsHopeless(event.status)) {
     End(Verdict::kFailed, absl::StrCat(NameOf(event.worker), cause));
+  } else if (absl::IsInternal(event.status) &&
+             LeavesOutDeviceOf(event.worker)) {
+    // Most errors of a device are Internal, and leave its process without it.
+    ReportFailed(event.worker, cause);
+    Kill(event.worker, "its device is left out");
+    if (MayRestart(absl::StrCat(NameOf(event.worker), cause))) Regroup();
   } else {
     Recover(event.worker, cause);
   }
@@ -272,6 +292,7 @@ void JobState::On(const Tick&) {
   last_tick_ = now_;
   ReportMissingAgents();
   CheckSilence();
+  CheckDevices();
 }
 
 void JobState::ForgiveOwnStall() {
@@ -357,6 +378,7 @@ void JobState::Lose(int32_t agent_idx, const std::string& reason) {
       members_.begin(), members_.end(),
       [&](WorkerIdx worker) { return AgentOf(worker) == agent_idx; });
   Forget(agent_idx);
+  is_device_known_ = true;  // None, but a host.
   const std::string cause = absl::StrCat(NameOfAgent(agent_idx), " ", reason);
   actions_.emplace_back(Report{.event = "host_lost", .detail = cause});
   actions_.emplace_back(LeaveOut{agent_idx});
@@ -366,7 +388,9 @@ void JobState::Lose(int32_t agent_idx, const std::string& reason) {
     return;
   }
   if (!has_member) {
-    BeginIfAllCleared();  // Its workers may have been waited for.
+    // It or its workers may have been waited for.
+    if (phase_ == Phase::kRejoining && AllAgentsReady()) BecomeComplete();
+    BeginIfAllCleared();
     return;
   }
   if (!MayRestart(cause)) return;

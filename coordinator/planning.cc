@@ -290,6 +290,8 @@ std::string PlanRecordToJson(const PlanRecord& record) {
   const CopyEngineUse& use = layout.copy_engines;
   Json members = Json::array();
   for (WorkerIdx worker : record.members) members.push_back(ToInt(worker));
+  Json left_out = Json::array();
+  for (WorkerIdx worker : record.left_out) left_out.push_back(ToInt(worker));
   Json snapshots = Json::array();  // Empty: none.
   if (record.snapshots.has_value()) {
     snapshots = {record.snapshots->staged_bytes, record.snapshots->stall_s};
@@ -326,7 +328,8 @@ std::string PlanRecordToJson(const PlanRecord& record) {
       {"ranks_per_host", record.ranks_per_host},
       {"resume_path", record.resume_path},
       {"members", members},
-      {"devices_by_agent", record.devices_by_agent}});
+      {"devices_by_agent", record.devices_by_agent},
+      {"left_out", left_out}});
 }
 
 absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
@@ -404,6 +407,9 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
     }
     record.devices_by_agent =
         parsed.at("devices_by_agent").get<std::vector<int32_t>>();
+    for (const Json& worker : parsed.value("left_out", Json::array())) {
+      record.left_out.push_back(WorkerIdx{worker.get<int32_t>()});
+    }
   } catch (const Json::exception& error) {
     return absl::DataLossError(
         absl::StrCat("the plan in the log: ", error.what()));

@@ -110,6 +110,7 @@ struct PlanRecord {
   std::string resume_path;  // Where training began; empty: from the seed.
   std::vector<WorkerIdx> members;         // By rank.
   std::vector<int32_t> devices_by_agent;  // All agents count.
+  std::vector<WorkerIdx> left_out;        // Devices that fail too often.
   friend bool operator==(const PlanRecord&, const PlanRecord&) = default;
 };
 // PlanRecord::compute_s of a plan with a timeline.

@@ -163,6 +163,10 @@ struct FaultSpec {
   std::string take_in_hosts = "auto";
   // Hosts on which nothing trains until one takes a lost host's place.
   int32_t spare_hosts = 0;
+  // How long a device is left out that failed twice. Absent: kLeaveOutMs on
+  // GPUs, and 0, which leaves none out, on CPUs.
+  static constexpr int32_t kLeaveOutMs = 600000;
+  std::optional<int32_t> leave_out_ms;
   // Agents that keep the coordinator's log, so that another of them takes its
   // place when its host is lost: 0 (agent 0's process alone) or at least 3.
   int32_t coordinator_replicas = 0;

@@ -326,6 +326,13 @@ const JobKey kOtherKeys[] = {
             "and train nothing until one takes the place of a host that is "
             "lost, under the same layout (docs/cluster.md).",
      .range = {0, kMaximumInt32}},
+    {KEY(fault.leave_out_ms),
+     .doc = "For how many milliseconds a device is left out whose worker failed "
+            "twice within an hour; each time after that is twice as long. The "
+            "others go on by a plan of their own, or a spare host takes the "
+            "place. Over several hosts, the device's host is left out. auto: "
+            "600000 on GPUs, 0 on CPUs. 0: none is left out.",
+     .range = {0, kMaximumInt32}},
     {KEY(fault.coordinator_replicas),
      .doc = "Agents that keep the coordinator's log, so that it survives the "
             "loss of one of 3 hosts, or two of 5 (docs/cluster.md); 0: none.",

@@ -39,7 +39,10 @@ TEST(PlanRecordTest, RoundTrips) {
                              .program_hashes = {1, ~uint64_t{0}},
                              .snapshots = SnapshotPlan{int64_t{5} << 30, 0.01},
                              .ranks_per_host = 8,
-                             .resume_path = "a/step-00000007"};
+                             .resume_path = "a/step-00000007",
+                             .members = {WorkerIdx{0}, WorkerIdx{2}},
+                             .devices_by_agent = {3},
+                             .left_out = {WorkerIdx{1}}};
   const auto read = PlanRecordFromJson(PlanRecordToJson(record));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, record);

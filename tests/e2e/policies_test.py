@@ -1,5 +1,5 @@
-"""What a job does of itself when its loss jumps (fault.on_loss_spike) or a rank is slow
-(fault.on_slow_rank), as real processes.
+"""What a job does of itself when its loss jumps (fault.on_loss_spike), a rank is slow
+(fault.on_slow_rank) or a device fails twice (fault.leave_out_ms), as real processes.
 
     policies_test.py MILLRACE [TEST]...
 """
@@ -201,6 +201,58 @@ class SlowRankTest(PoliciesTest):
         print(f"replaced after {job.step() - step} steps: {killed['detail']}")
         job.end()
         self.assertEqual(program_of(pid), "")
+        self.assertEqual(job.result()["parameter_hash"], expected.result()["parameter_hash"])
+
+
+class FailingDeviceTest(PoliciesTest):
+    KEYS = dict(text=TEXT, steps=2500, batch=12, devices=3,
+                layout="{tensor: 1, pipeline: 1, zero: 0}",
+                optimizer="{learning_rate: 3e-4, warmup_steps: 5}")
+
+    def kill_twice(self, job):
+        """Kills worker 1 of three, and its next process."""
+        for num_deaths in (1, 2):
+            job.wait_until("training", lambda: len(job.events("training")) == num_deaths)
+            step = job.step()
+            job.await_step(step + 30)
+            send(job.workers()[1], signal.SIGKILL)
+            job.wait_until("the death", lambda: len(job.events("worker_died")) == num_deaths)
+
+    # Goal: a device whose worker dies twice is left out, the others go on, and it may take part
+    # again when its time is over. Method: the plans, and losses beside the undisturbed job's.
+    def test_is_left_out_for_a_while(self):
+        expected = self.start(**self.KEYS)
+        expected.end()
+        job = self.start(**self.KEYS, fault="leave_out_ms: 2000, take_in_hosts: always")
+        self.kill_twice(job)
+        job.wait_until("the plan of two", lambda: len(job.events("planned")) == 2)
+        job.wait_until("the plan of three", lambda: len(job.events("planned")) == 3)
+        job.end()
+        left_out, = job.events("device_left_out")
+        self.assertEqual(left_out["rank"], 1)
+        self.assertEqual(left_out["detail"],
+                         "failed twice within 1h; the job goes on without it for 2s")
+        taken_in, = job.events("taking_in_hosts")
+        self.assertGreaterEqual(taken_in["time_s"] - left_out["time_s"], 2)
+        layouts = [event["detail"] for event in job.events("planned")]
+        self.assertIn("data 3 ", layouts[0])
+        self.assertNotIn("data 3 ", layouts[1])
+        self.assertEqual(len(job.events("worker_died")), 2)
+        curve, undisturbed = job.curve(), expected.curve()
+        self.assertEqual(sorted(curve), sorted(undisturbed))
+        for step, (loss, _) in curve.items():
+            self.assertLessEqual(abs(loss / undisturbed[step][0] - 1), 1e-3, step)
+
+    # Goal: a job that needs the device goes on with it at once. Method: a layout of three.
+    def test_is_taken_back_where_it_is_needed(self):
+        keys = dict(self.KEYS, layout="{data: 3, tensor: 1, pipeline: 1, zero: 0}", steps=800)
+        expected = self.start(**keys)
+        expected.end()
+        job = self.start(**keys, fault="leave_out_ms: 60000")
+        self.kill_twice(job)
+        job.end()
+        self.assertEqual(len(job.events("device_left_out")), 1)
+        self.assertEqual(len(job.events("devices_taken_back")), 1)
         self.assertEqual(job.result()["parameter_hash"], expected.result()["parameter_hash"])
 
 

@@ -27,6 +27,7 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_worker_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillRandomWorker(); });
   }
+  if (options.num_flaps > 0) At(Random(1, 3), [this] { BeginFlapping(); });
   for (int32_t i = 0; i < options.num_worker_freezes; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { FreezeRandomWorker(); });
   }
@@ -114,6 +115,7 @@ void Cluster::StartCoordinator() {
                       .return_timeout = absl::Seconds(1),
                       .max_restarts = options_.max_restarts,
                       .own_agent = own_agent_,
+                      .leave_out_time = absl::Seconds(options_.leave_out_s),
                       .keeps_spare_hosts = options_.spare_hosts > 0,
                       .taken_over_from = taken_over_from_},
       log_, now_);
@@ -179,6 +181,7 @@ void Cluster::Do(const MakePlan&) {
     if (coordinator_->members() != members) return;
     log_.members = members;
     log_.devices_by_agent = coordinator_->DevicesByAgent();
+    log_.left_out = coordinator_->LeftOutDevices();
   });
 }
 
@@ -188,16 +191,6 @@ void Cluster::Do(const AbandonPlan&) {
     if (life == coordinator_life_ && plan == num_plans_) {
       Deliver(PlanRefused{"stopped"});
     }
-  });
-}
-
-// A plan for one host fewer is made while the job trains.
-void Cluster::Do(const Report& action) {
-  const size_t size = coordinator_->members().size();
-  const auto of_host = static_cast<size_t>(options_.devices_per_agent);
-  if (action.event != "training" || size <= of_host) return;
-  At(options_.plan_s, [this, fewer = size - of_host, life = coordinator_life_] {
-    if (life == coordinator_life_) planned_sizes_.insert(fewer);
   });
 }
 
@@ -275,6 +268,7 @@ void Cluster::Do(const BeginGeneration& action) {
     Violate("restores something else than the last commit");
   }
   if (!committing_.empty()) Violate("began while a commit was under way");
+  CheckLeftOut(action);
   longest_recovery_s_ =
       std::max(longest_recovery_s_, absl::ToDoubleSeconds(now_ - raised_));
   const bool profile = action.purpose == Purpose::kProfile;

@@ -31,7 +31,11 @@ struct ClusterOptions {
   int64_t checkpoint_interval = 7;
   bool checkpoint_at_end = true;
   bool needs_profile = false;
-  int32_t num_worker_kills = 0;    // At random moments.
+  int32_t num_worker_kills = 0;  // At random moments.
+  // How often the process of one worker dies, soon after it has come to train,
+  // as of a broken device; and how long devices are left out that do so.
+  int32_t num_flaps = 0;
+  double leave_out_s = 0;
   int32_t num_worker_freezes = 0;  // Alive but silent, until killed.
   int32_t num_worker_hangs = 0;    // Heard of, but never clear, until killed.
   // Ranks that stop in the middle of a step, heartbeats going on; replicas that
@@ -113,6 +117,9 @@ class Cluster {
   int32_t num_differing() const { return num_differing_; }
   // Those that went back to the disk though memory had had a newer set.
   int32_t num_back_to_disk() const { return num_back_to_disk_; }
+  // Times that devices were left out, or taken back for want of others.
+  int32_t num_left_out() const { return num_left_out_; }
+  int32_t num_taken_back() const { return num_taken_back_; }
   // Pauses for hosts that came back.
   int32_t num_pauses() const { return num_pauses_; }
   // Losses of pairs of hosts while memory had a newer set than the disk.
@@ -202,6 +209,9 @@ class Cluster {
   void Heartbeats();
   void PostFromWorker(size_t worker_idx, const JobEvent& event);
   void KillWorker(size_t worker_idx, const std::string& detail);
+  void BeginFlapping();
+  void Flap(int32_t num_left);
+  void CheckLeftOut(const BeginGeneration& action);
   void KillRandomWorker();  // Perhaps one that is dead.
   void KillLiveWorker();
   void FreezeRandomWorker();
@@ -305,6 +315,12 @@ class Cluster {
   Generation distrusted_{};    // In the log, as LoggedJob has it.
   int32_t num_differing_ = 0;  // Sets whose holders differed.
   int32_t num_back_to_disk_ = 0;
+  WorkerIdx flapping_{-1};
+  // The flapping worker's device, by the coordinator of that life.
+  absl::Time left_out_until_ = absl::InfinitePast();
+  int64_t left_out_life_ = -1;
+  int32_t num_left_out_ = 0;
+  int32_t num_taken_back_ = 0;
   int32_t num_pauses_ = 0;
   int32_t num_pair_losses_ = 0;
   std::optional<EndJob> end_;
