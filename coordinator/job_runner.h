@@ -512,6 +512,10 @@ class JobRunner {
       state_hashes_;
   // The last comparison of all replicas that agreed; step 0: none has.
   ReplicaSet agreed_;
+  // Steps of a generation after each of which replicas are compared, as long as
+  // some have differed lately; and how many comparisons in a row have agreed.
+  int32_t compared_steps_ = 0;
+  int32_t num_agreed_ = 0;
   std::map<Rank, std::deque<HostSign>> hosts_;  // The newest is last.
 
   absl::Time last_tick_;

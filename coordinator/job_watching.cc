@@ -25,6 +25,8 @@ constexpr double kReplacedFrom = 1.5;
 constexpr size_t kHashedStepsKept = 4;
 // Seconds. The oldest tells what a host was before its rank became slow.
 constexpr size_t kHostSignsKept = 60;
+// A rank that was replaced for wrong numbers is tested for so many steps.
+constexpr int32_t kComparedSteps = 20;
 
 RankSign SignOf(const protocol::Progress& message) {
   // The values of both enumerations are the same.
@@ -174,6 +176,16 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
                                           : CompareReplicas(layout, hashes);
   if (verdict.agree) {
     agreed_ = {generation, step};
+    // One kind is counted: comparisons of the state, where there are some.
+    if (gathered == HasReplicas(layout)) return;
+    if (++num_agreed_ == compared_steps_) {
+      output_->Event({.event = "replicas_agree",
+                      .generation = ToInt(generation),
+                      .step = step,
+                      .detail = absl::StrCat("after each of ", num_agreed_,
+                                             " steps since they differed")});
+      compared_steps_ = 0;
+    }
     return;
   }
   const bool outvoted = !verdict.minority.empty();
@@ -215,6 +227,7 @@ std::string JobRunner::BackToText(int64_t trusted_step) {
 }
 
 void JobRunner::GoBack(ReplicasDiffer event) {
+  compared_steps_ = kComparedSteps;
   absl::StrAppend(&event.explanation,
                   BackToText(DistrustMemory(event.generation, event.step)));
   progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));

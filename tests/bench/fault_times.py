@@ -108,7 +108,8 @@ class Run:
 def train_1b(arguments, folder):
     run = Run(arguments, folder, "b1", hidden=2048, layers=16, ffn=8192, steps=52,
               batch=4 * arguments.gpus, micro_batch=4,
-              rest="checkpoint: {at_end: false}\nfault: {replica_interval_steps: 10}")
+              rest="checkpoint: {at_end: false}\n"
+                   "fault: {replica_interval_steps: 10, leave_out_ms: 0}")
     run.wait_for("step 20", lambda: run.step() >= 20)
     alarms = [event for event in run.lines("events.jsonl")
               if event["event"] in ("generation_failed", "worker_killed", "worker_died")]

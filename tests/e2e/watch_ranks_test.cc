@@ -266,6 +266,11 @@ void ExpectHealed(const std::string& name, int32_t num_ranks, bool outvoted) {
   const auto events = EventsOf(folder, "replicas_differ");
   ASSERT_EQ(events.size(), 1u);
   EXPECT_LE(events[0]["step"].get<int64_t>(), step + 2 * 20);
+  // The rank that was replaced, or both, are tested.
+  const auto agreed = EventsOf(folder, "replicas_agree");
+  ASSERT_EQ(agreed.size(), 1u);
+  EXPECT_LE(agreed[0]["step"].get<int64_t>(),
+            events[0]["step"].get<int64_t>() + 20);
   EXPECT_EQ(CountEvents(folder, "worker_killed"), outvoted ? 1 : 0);
   EXPECT_EQ(CountEvents(folder, "generation_started"), 2);
 }

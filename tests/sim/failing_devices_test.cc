@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "coordinator/job_state.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/seeds.h"
 
@@ -56,6 +63,78 @@ TEST(FailingDeviceSimulationTest, AreTakenBackWhereOthersDoNotSuffice) {
     EXPECT_EQ(cluster.num_taken_back(), cluster.num_left_out());
     EXPECT_EQ(cluster.num_left_out(), options.num_flaps - 1);
     if (testing::Test::HasFailure()) break;
+  }
+}
+
+// A job of one host with two devices, whose generations begin at once.
+class TwoDevices {
+ public:
+  TwoDevices() {
+    Handle(AgentJoined{.agent_idx = 0, .num_devices = 2, .data_ready = true});
+    Handle(PlanMade{state_.Workers()});
+    Train();
+  }
+
+  void Handle(const JobEvent& event) {
+    for (const JobAction& action : state_.Handle(event, now_)) {
+      if (const auto* start = std::get_if<StartWorkerProcess>(&action)) {
+        processes_[start->process.worker] = start->process;
+      } else if (const auto* kill = std::get_if<KillWorkerProcess>(&action)) {
+        kills_.push_back(kill->reason);
+      } else if (const auto* report = std::get_if<Report>(&action)) {
+        ++num_reports_[report->event];
+      }
+    }
+  }
+
+  // All processes join, clear and train.
+  void Train() {
+    for (const auto& [worker, process] : std::map(processes_)) {
+      Handle(WorkerJoined{process, Generation{}, WorkerPhase::kIdle});
+    }
+    for (const WorkerIdx worker : state_.members()) {
+      Handle(WorkerRunning{worker, state_.generation(), 0});
+    }
+  }
+
+  void Fail(WorkerIdx worker, const absl::Status& status) {
+    Handle(WorkerFailed{worker, state_.generation(), status});
+  }
+
+  const JobState& state() const { return state_; }
+  const std::vector<std::string>& kills() const { return kills_; }
+  int num_reports(const std::string& event) { return num_reports_[event]; }
+
+ private:
+  absl::Time now_ = absl::UnixEpoch();
+  JobState state_{
+      {.num_agents = 1, .leave_out_time = absl::Minutes(10)}, {}, now_};
+  std::map<WorkerIdx, ProcessId> processes_;
+  std::vector<std::string> kills_;
+  std::map<std::string, int> num_reports_;
+};
+
+// Goal: a device that fails twice while its process lives is left out, and the
+// process ends; its peers, which meet errors of the network by that, are not.
+// Method: the state machine alone.
+TEST(FailingDeviceSimulationTest, ErrorsOfDevicesCountAndPeersErrorsDoNot) {
+  for (const bool of_device : {true, false}) {
+    TwoDevices job;
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(job.state().phase(), JobState::Phase::kTraining);
+      job.Fail(WorkerIdx{1}, of_device ? absl::InternalError("a launch failed")
+                                       : absl::UnavailableError("lost a peer"));
+      if (i == 0) job.Train();
+    }
+    EXPECT_EQ(job.num_reports("generation_failed"), 2);
+    EXPECT_EQ(job.num_reports("device_left_out"), of_device ? 1 : 0);
+    const std::vector<WorkerIdx> left =
+        of_device ? std::vector<WorkerIdx>{WorkerIdx{0}}
+                  : std::vector<WorkerIdx>{WorkerIdx{0}, WorkerIdx{1}};
+    EXPECT_EQ(job.state().Workers(), left);
+    EXPECT_EQ(job.state().phase(), of_device ? JobState::Phase::kPlanning
+                                             : JobState::Phase::kStarting);
+    EXPECT_EQ(job.kills().size(), of_device ? 1u : 0u);
   }
 }
 

@@ -493,7 +493,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
         is_due(step, interval) || is_due(step, job.exports.every);
     if (validates || evaluates || saves) activity_ = RankActivity::kExempt;
     // Before the step's parts, which are not committed if the replicas differ.
-    if (saves || is_due(step, job.fault.replica_check_steps)) {
+    const bool is_tested = step < first_step_ + message_.compared_steps();
+    if (saves || is_tested || is_due(step, job.fault.replica_check_steps)) {
       RETURN_IF_ERROR(HashState());
     }
     // Validation belongs to this very step, so its result must be known.
