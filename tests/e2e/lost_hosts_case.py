@@ -104,6 +104,19 @@ class LostHostsCase(unittest.TestCase):
         """Losses by step; a step that was trained again counts by its last time."""
         return {line["step"]: line["loss"] for line in self.records("metrics.jsonl")}
 
+    def kill_worker(self, worker):
+        """Ends the process of the job's worker of that index, on whatever host it runs."""
+        words = b"\0--worker\0%d\0" % worker
+        for name in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as command:
+                    is_worker = words in command.read() + b"\0"
+                if is_worker and os.readlink(f"/proc/{name}/exe") == os.path.realpath(
+                        self.millrace):
+                    os.kill(int(name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue  # It has ended, or is none.
+
     def kill_host(self, number, word=b""):
         """Ends all of Millrace's processes on a host at once, as a power cut does.
 

@@ -409,6 +409,33 @@ class LostHostsTest(LostHostsCase):
         self.assertEqual((events.count("spare_taken"), events.count("planned")), (1, 1))
         self.assertEqual(sorted(curve), list(range(1, NUM_STEPS + 1)))
 
+    # Goal: the host of a device that fails twice is left out, and a spare host takes its place
+    # under the same plan. Method: one worker of a host is killed twice.
+    def test_a_spare_host_takes_the_place_of_a_failing_device(self):
+        job = self.write_job(
+            NUM_STEPS, checkpoints=False, batch=12,
+            layout="{pipeline: 1, tensor: 1, data: 6, zero: 0}",
+            fault=", spare_hosts: 1, leave_out_ms: 600000, replica_interval_steps: 1")
+        first, others = self.start(job)
+        for num_deaths in (1, 2):
+            self.wait_until("training", lambda: len(self.events("training")) == num_deaths)
+            step = self.step()
+            self.wait_until("steps", lambda: self.step() > step + 20)
+            self.kill_worker(2)
+            self.wait_until("the death", lambda: len(self.events("worker_died")) == num_deaths)
+        by_agent = {self.agent_of(number): number for number in self.numbers}
+        output = self.end(first)
+        for process in others.values():
+            self.end(process)
+        left_out, = self.events("device_left_out")
+        self.assertEqual((left_out["rank"], left_out["host"]), (2, f"node{by_agent[1]}"))
+        taken, = self.events("spare_taken")
+        self.assertIn(f"spare host node{by_agent[3]} takes the place", taken["detail"])
+        self.assertIn("failed twice within 1h; the job goes on without agent 1 of 4 "
+                      f"(node{by_agent[1]}) for 10m", output)
+        self.assertEqual(len(self.events("planned")), 1)
+        self.assertEqual(sorted(self.curve()), list(range(1, NUM_STEPS + 1)))
+
     # Goal: when no spare host is left the job shrinks; the host that comes back trains, and the
     # next is spare again. Too many spare hosts are refused. Method: two of four hosts are killed
     # one after the other, and come back so.
