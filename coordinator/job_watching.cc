@@ -28,6 +28,22 @@ constexpr size_t kHostSignsKept = 60;
 // A rank that was replaced for wrong numbers is tested for so many steps.
 constexpr int32_t kComparedSteps = 20;
 
+GpuSign SignOf(const protocol::HostSign& host) {
+  if (!host.has_gpu()) return {};
+  const protocol::GpuSign& gpu = host.gpu();
+  return {.present = gpu.present(),
+          .clock_mhz = gpu.clock_mhz(),
+          .throttle_reasons = gpu.throttle_reasons(),
+          .corrected_errors = gpu.corrected_errors(),
+          .uncorrected_errors = gpu.uncorrected_errors(),
+          .remap_pending = gpu.remap_pending(),
+          .remap_failed = gpu.remap_failed(),
+          .nvlinks = gpu.nvlinks(),
+          .active_nvlinks = gpu.active_nvlinks(),
+          .nvlink_errors = gpu.nvlink_errors(),
+          .pcie_width = gpu.pcie_width()};
+}
+
 RankSign SignOf(const protocol::Progress& message) {
   // The values of both enumerations are the same.
   RankSign sign = {.activity = static_cast<RankActivity>(message.activity()),
@@ -82,7 +98,8 @@ void JobRunner::OnProgress(Rank rank, const protocol::ToCoordinator& message) {
                    .num_throttles = host.num_throttles(),
                    .steal_share = host.steal_share(),
                    .processor_pressure = host.processor_pressure(),
-                   .memory_pressure = host.memory_pressure()});
+                   .memory_pressure = host.memory_pressure(),
+                   .gpu = SignOf(host)});
   if (signs.size() > kHostSignsKept) signs.pop_front();
 }
 
@@ -133,7 +150,7 @@ void JobRunner::WatchCompute(Rank rank, const protocol::StepDone& step) {
         "computes %.2f times as long as its Program's prediction, as learnt",
         slow->factor);
     const std::deque<HostSign>& signs = hosts_[rank];
-    if (!signs.empty() && !job_.resources.uses_cuda()) {
+    if (!signs.empty()) {
       absl::StrAppend(&record.detail, "; ",
                       SlowCause(signs.front(), signs.back()));
     }
