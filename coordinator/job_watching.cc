@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "coordinator/host_signs.h"
 #include "coordinator/job_runner.h"
 #include "fault/hang.h"
 #include "fault/replica_check.h"
@@ -27,22 +28,6 @@ constexpr size_t kHashedStepsKept = 4;
 constexpr size_t kHostSignsKept = 60;
 // A rank that was replaced for wrong numbers is tested for so many steps.
 constexpr int32_t kComparedSteps = 20;
-
-GpuSign SignOf(const protocol::HostSign& host) {
-  if (!host.has_gpu()) return {};
-  const protocol::GpuSign& gpu = host.gpu();
-  return {.present = gpu.present(),
-          .clock_mhz = gpu.clock_mhz(),
-          .throttle_reasons = gpu.throttle_reasons(),
-          .corrected_errors = gpu.corrected_errors(),
-          .uncorrected_errors = gpu.uncorrected_errors(),
-          .remap_pending = gpu.remap_pending(),
-          .remap_failed = gpu.remap_failed(),
-          .nvlinks = gpu.nvlinks(),
-          .active_nvlinks = gpu.active_nvlinks(),
-          .nvlink_errors = gpu.nvlink_errors(),
-          .pcie_width = gpu.pcie_width()};
-}
 
 RankSign SignOf(const protocol::Progress& message) {
   // The values of both enumerations are the same.
@@ -92,14 +77,8 @@ void JobRunner::OnProgress(Rank rank, const protocol::ToCoordinator& message) {
   hang_watch_.Note(rank, SignOf(message.heartbeat().progress()),
                    MonotonicNow());
   if (!message.heartbeat().has_host()) return;
-  const protocol::HostSign& host = message.heartbeat().host();
   std::deque<HostSign>& signs = hosts_[rank];
-  signs.push_back({.megahertz = host.megahertz(),
-                   .num_throttles = host.num_throttles(),
-                   .steal_share = host.steal_share(),
-                   .processor_pressure = host.processor_pressure(),
-                   .memory_pressure = host.memory_pressure(),
-                   .gpu = SignOf(host)});
+  signs.push_back(SignFromMessage(message.heartbeat().host()));
   if (signs.size() > kHostSignsKept) signs.pop_front();
 }
 

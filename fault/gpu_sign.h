@@ -23,6 +23,8 @@ struct GpuSign {
   int64_t active_nvlinks = -1;  // Links that work now.
   int64_t nvlink_errors = -1;   // Replays, recoveries and checksums, summed.
   int64_t pcie_width = -1;      // Lanes in use.
+
+  bool operator==(const GpuSign&) const = default;
 };
 
 // Names the bits of `throttle_reasons` that slow down work, such as "heat (by

@@ -21,6 +21,8 @@ struct HostSign {
   double processor_pressure = -1;
   double memory_pressure = -1;
   GpuSign gpu;  // The rank's, where it has one.
+
+  bool operator==(const HostSign&) const = default;
 };
 
 // Compares host and GPU now with what they were before the rank was slow: "the

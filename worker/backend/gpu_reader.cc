@@ -3,7 +3,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -28,23 +27,28 @@ struct GpuReader::Shared {
   std::condition_variable changed;
   std::deque<Order> orders;
   bool ending = false;
-  std::promise<void> ended;
+  bool ended = false;
 };
 
 GpuReader::GpuReader(const std::string& library)
     : shared_(std::make_shared<Shared>()) {
   shared_->library = library;
-  std::thread([shared = shared_] { Run(shared); }).detach();
+  thread_ = std::thread([shared = shared_] { Run(shared); });
 }
 
 GpuReader::~GpuReader() {
-  std::future<void> ended = shared_->ended.get_future();
-  {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
-    shared_->ending = true;
-  }
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->ending = true;
   shared_->changed.notify_all();
-  ended.wait_for(absl::ToChronoMilliseconds(kEndLimit));
+  const bool ended =
+      shared_->changed.wait_for(lock, absl::ToChronoMilliseconds(kEndLimit),
+                                [this] { return shared_->ended; });
+  lock.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
 }
 
 std::future<GpuReading> GpuReader::Read(const std::string& pci_bus_id) {
@@ -80,7 +84,9 @@ void GpuReader::Run(const std::shared_ptr<Shared>& shared) {
     order.reading.set_value(reading);
   }
   nvml = absl::UnavailableError("ended");
-  shared->ended.set_value_at_thread_exit();
+  std::lock_guard<std::mutex> lock(shared->mutex);
+  shared->ended = true;
+  shared->changed.notify_all();
 }
 
 std::optional<GpuReading> TakeReading(std::future<GpuReading>* reading,

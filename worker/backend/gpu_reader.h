@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/time/time.h"
 #include "fault/gpu_sign.h"
@@ -42,6 +43,7 @@ class GpuReader {
   static void Run(const std::shared_ptr<Shared>& shared);
 
   std::shared_ptr<Shared> shared_;  // With the thread.
+  std::thread thread_;
 };
 
 // Takes the reading out of the future if it comes within `limit`. Nothing if it
