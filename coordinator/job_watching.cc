@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "coordinator/host_signs.h"
 #include "coordinator/job_runner.h"
 #include "fault/hang.h"
 #include "fault/replica_check.h"
@@ -76,13 +77,8 @@ void JobRunner::OnProgress(Rank rank, const protocol::ToCoordinator& message) {
   hang_watch_.Note(rank, SignOf(message.heartbeat().progress()),
                    MonotonicNow());
   if (!message.heartbeat().has_host()) return;
-  const protocol::HostSign& host = message.heartbeat().host();
   std::deque<HostSign>& signs = hosts_[rank];
-  signs.push_back({.megahertz = host.megahertz(),
-                   .num_throttles = host.num_throttles(),
-                   .steal_share = host.steal_share(),
-                   .processor_pressure = host.processor_pressure(),
-                   .memory_pressure = host.memory_pressure()});
+  signs.push_back(SignFromMessage(message.heartbeat().host()));
   if (signs.size() > kHostSignsKept) signs.pop_front();
 }
 
@@ -133,7 +129,7 @@ void JobRunner::WatchCompute(Rank rank, const protocol::StepDone& step) {
         "computes %.2f times as long as its Program's prediction, as learnt",
         slow->factor);
     const std::deque<HostSign>& signs = hosts_[rank];
-    if (!signs.empty() && !job_.resources.uses_cuda()) {
+    if (!signs.empty()) {
       absl::StrAppend(&record.detail, "; ",
                       SlowCause(signs.front(), signs.back()));
     }

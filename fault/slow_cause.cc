@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
@@ -16,7 +17,7 @@ constexpr double kNoticedMemoryPressure = 0.05;
 }  // namespace
 
 std::string SlowCause(const HostSign& before, const HostSign& now) {
-  std::vector<std::string> causes;
+  std::vector<std::string> causes = SlowGpuCauses(before.gpu, now.gpu);
   if (before.num_throttles >= 0 && now.num_throttles > before.num_throttles) {
     causes.push_back(absl::StrFormat(
         "its host throttled the processors %d times, for heat or power",
@@ -48,8 +49,11 @@ std::string SlowCause(const HostSign& before, const HostSign& now) {
         100 * now.processor_pressure));
   }
   if (causes.empty()) {
-    return "neither its host's clock, heat, memory nor other processes explain "
-           "it";
+    return absl::StrCat(
+        "neither ",
+        IsKnown(now.gpu) ? "its GPU's clock, throttling, memory and links nor "
+                         : "",
+        "its host's clock, heat, memory nor other processes explain it");
   }
   return absl::StrJoin(causes, "; ");
 }

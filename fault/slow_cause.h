@@ -1,10 +1,13 @@
-// Why a rank may compute too long, by what its host says of itself.
+// Why a rank may compute too long, by what its host and its GPU say of
+// themselves.
 
 #ifndef MILLRACE_FAULT_SLOW_CAUSE_H_
 #define MILLRACE_FAULT_SLOW_CAUSE_H_
 
 #include <cstdint>
 #include <string>
+
+#include "fault/gpu_sign.h"
 
 namespace millrace {
 
@@ -17,11 +20,14 @@ struct HostSign {
   // processor, or for memory.
   double processor_pressure = -1;
   double memory_pressure = -1;
+  GpuSign gpu;  // The rank's, where it has one.
+
+  bool operator==(const HostSign&) const = default;
 };
 
-// Compares the host now with what it was before the rank was slow: "the
-// processors run at 1200 MHz and ran at 2400 MHz". Several causes are joined.
-// Says that none is known if nothing stands out.
+// Compares host and GPU now with what they were before the rank was slow: "the
+// processors run at 1200 MHz and ran at 2400 MHz". Several causes are joined,
+// the GPU's first. Says that none is known if nothing stands out.
 std::string SlowCause(const HostSign& before, const HostSign& now);
 
 }  // namespace millrace

@@ -36,5 +36,27 @@ TEST(SlowCauseTest, SaysWhatStandsOut) {
                     HasSubstr("wait for memory 10 %")));
 }
 
+// Goal: a rank on a GPU has its GPU's causes named first, and is told that its
+// GPU is well if nothing stands out. A rank without one hears of none.
+TEST(SlowCauseTest, NamesTheGpuToo) {
+  const HostSign well = {
+      .megahertz = 2400,
+      .gpu = {.present = 1, .clock_mhz = 1980, .throttle_reasons = 0}};
+  EXPECT_EQ(SlowCause(well, well),
+            "neither its GPU's clock, throttling, memory and links nor its "
+            "host's clock, heat, memory nor other processes explain it");
+  EXPECT_EQ(SlowCause({}, {.megahertz = 2400}),
+            "neither its host's clock, heat, memory nor other processes "
+            "explain it");
+  HostSign hot = well;
+  hot.gpu.clock_mhz = 1200;
+  hot.gpu.throttle_reasons = 0x40;
+  hot.megahertz = 800;
+  EXPECT_EQ(SlowCause(well, hot),
+            "its GPU is slowed down: heat (by the hardware); its GPU runs at "
+            "1200 MHz and ran at 1980 MHz; the processors run at 800 MHz and "
+            "ran at 2400 MHz");
+}
+
 }  // namespace
 }  // namespace millrace

@@ -1,5 +1,6 @@
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "fault/pickle.h"
 #include "fault/safetensors.h"
 #include "fault/stored_zip.h"
+#include "fault/xid.h"
 #include "planner/diagnose/trace_reader.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/frameworks/settings.h"
@@ -146,6 +148,13 @@ void FuzzTrace(absl::string_view bytes) {
   std::istringstream input{std::string(bytes)};
   const auto trace = ReadTrace(input, "trace.json");
   static_cast<void>(trace);
+}
+
+void FuzzKernelLog(absl::string_view bytes) {
+  const std::optional<Xid> xid = ParseXid(bytes);
+  if (!xid.has_value()) return;
+  CHECK(xid->number > 0);
+  CHECK(!XidSentence({&xid->number, 1}).empty());
 }
 
 }  // namespace millrace

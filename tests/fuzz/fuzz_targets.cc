@@ -35,6 +35,7 @@ constexpr FuzzTarget kTargets[] = {
     {"json_lines", FuzzJsonLines},
     {"token_index", FuzzTokenIndex},
     {"trace", FuzzTrace},
+    {"kernel_log", FuzzKernelLog},
 };
 
 // Removed when the process ends well.

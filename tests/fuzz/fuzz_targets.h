@@ -47,6 +47,7 @@ void FuzzParquet(absl::string_view bytes);
 void FuzzJsonLines(absl::string_view bytes);
 void FuzzTokenIndex(absl::string_view bytes);
 void FuzzTrace(absl::string_view bytes);
+void FuzzKernelLog(absl::string_view bytes);
 
 // A file of this process with these bytes, for parsers that open a path. One at
 // a time; the next call replaces it.

@@ -35,6 +35,7 @@
 #include "worker/agent/data_facts.h"
 #include "worker/agent/data_offer.h"
 #include "worker/agent/data_preparation.h"
+#include "worker/agent/gpu_watch.h"
 #include "worker/agent/host_job.h"
 #include "worker/agent/rank_log.h"
 #include "worker/agent/replica_store.h"
@@ -48,6 +49,8 @@ namespace {
 
 // How late a worker may be seen to exit.
 constexpr int kPollMs = 40;
+// How long a GPU's driver may keep the news of a worker's death back.
+constexpr absl::Duration kGpuLimit = absl::Milliseconds(100);
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
@@ -188,6 +191,7 @@ class Agent {
                                    order.host_address()));
     worker_addresses_[worker_idx] = address;
     ASSIGN_OR_RETURN(ChildOptions child, ChildOf(worker_idx));
+    gpus_.NoteStart(places_.DeviceOf(worker_idx));
     ASSIGN_OR_RETURN(
         const WorkerChildren::Started started,
         workers_.Start(worker_idx, order.incarnation(),
@@ -238,8 +242,20 @@ class Agent {
   }
 
   void TellDeaths() {
-    for (const WorkerChildren::Death& death : workers_.TakeDeaths()) {
-      const std::string how = DescribeExit(death.wait_status);
+    gpus_.ReadLog();
+    const std::vector<WorkerChildren::Death> deaths = workers_.TakeDeaths();
+    std::vector<int32_t> gpus;
+    for (const WorkerChildren::Death& death : deaths) {
+      gpus.push_back(death.wait_status == 0
+                         ? GpuWatch::kNone
+                         : places_.DeviceOf(death.worker_idx));
+    }
+    const std::vector<std::string> about_gpus = gpus_.Explain(gpus, kGpuLimit);
+    for (size_t i = 0; i < deaths.size(); ++i) {
+      const WorkerChildren::Death& death = deaths[i];
+      const std::string how =
+          absl::StrCat(DescribeExit(death.wait_status),
+                       about_gpus[i].empty() ? "" : "; ", about_gpus[i]);
       protocol::ToCoordinator message;
       message.mutable_worker_died()->set_worker(death.worker_idx);
       message.mutable_worker_died()->set_incarnation(death.incarnation);
@@ -386,6 +402,7 @@ class Agent {
       std::lock_guard<std::mutex> lock(mutex_);
       host_job_ = *std::move(taken);
     }
+    gpus_ = GpuWatch(host_job_->devices.gpu_bus_ids);
     log_.open(absl::StrCat(host_job_->run_directory, "/logs/agent-", agent_idx_,
                            ".log"),
               std::ios::app);
@@ -547,6 +564,7 @@ class Agent {
   WorkerPlaces places_;
   std::map<int32_t, HostAddress> worker_addresses_;  // Where each listens.
   WorkerChildren workers_;                           // By WorkerIdx.
+  GpuWatch gpus_{{}};                                // By DeviceOf().
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "base/files.h"
 
 namespace millrace {
@@ -81,12 +83,31 @@ StolenTime ParseStolenTime(absl::string_view proc_stat) {
   return time;
 }
 
+HostSignReader::HostSignReader(const std::string& gpu_bus_id,
+                               const std::string& nvml_library)
+    : gpu_bus_id_(gpu_bus_id) {
+  if (gpu_bus_id.empty()) return;
+  gpu_reader_ = std::make_unique<GpuReader>(nvml_library);
+  gpu_reading_ = gpu_reader_->Read(gpu_bus_id);
+}
+
+GpuSign HostSignReader::ReadGpu() {
+  if (gpu_reader_ == nullptr) return {};
+  const std::optional<GpuReading> reading =
+      TakeReading(&gpu_reading_, absl::ZeroDuration());
+  if (!reading.has_value()) return {};
+  gpu_seconds_ = reading->seconds;
+  gpu_reading_ = gpu_reader_->Read(gpu_bus_id_);
+  return reading->sign;
+}
+
 HostSign HostSignReader::Read() {
   HostSign sign = {
       .megahertz = ParseMegahertz(TextOf("/proc/cpuinfo")),
       .num_throttles = CountThrottles(),
       .processor_pressure = ParsePressure(TextOf("/proc/pressure/cpu")),
-      .memory_pressure = ParsePressure(TextOf("/proc/pressure/memory"))};
+      .memory_pressure = ParsePressure(TextOf("/proc/pressure/memory")),
+      .gpu = ReadGpu()};
   const StolenTime time = ParseStolenTime(TextOf("/proc/stat"));
   if (stolen_ >= 0 && time.all > all_) {
     sign.steal_share = (time.stolen - stolen_) / (time.all - all_);
@@ -94,6 +115,28 @@ HostSign HostSignReader::Read() {
   stolen_ = time.stolen;
   all_ = time.all;
   return sign;
+}
+
+void ToMessage(const HostSign& sign, protocol::HostSign* message) {
+  message->set_megahertz(sign.megahertz);
+  message->set_num_throttles(sign.num_throttles);
+  message->set_steal_share(sign.steal_share);
+  message->set_processor_pressure(sign.processor_pressure);
+  message->set_memory_pressure(sign.memory_pressure);
+  const GpuSign& from = sign.gpu;
+  if (from.present < 0) return;
+  protocol::GpuSign* const gpu = message->mutable_gpu();
+  gpu->set_present(from.present);
+  gpu->set_clock_mhz(from.clock_mhz);
+  gpu->set_throttle_reasons(from.throttle_reasons);
+  gpu->set_corrected_errors(from.corrected_errors);
+  gpu->set_uncorrected_errors(from.uncorrected_errors);
+  gpu->set_remap_pending(from.remap_pending);
+  gpu->set_remap_failed(from.remap_failed);
+  gpu->set_nvlinks(from.nvlinks);
+  gpu->set_active_nvlinks(from.active_nvlinks);
+  gpu->set_nvlink_errors(from.nvlink_errors);
+  gpu->set_pcie_width(from.pcie_width);
 }
 
 }  // namespace millrace

@@ -69,6 +69,13 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                       {"OMP_WAIT_POLICY", "passive"}},
       .log_path = worker.log_path};
   if (job.resources.uses_cuda()) child.arguments.push_back("--gpu");
+  const AgentDevices& devices = host_job.devices;
+  if (!devices.gpu_bus_ids.empty()) {
+    child.arguments.insert(
+        child.arguments.end(),
+        {"--gpu-bus-id",
+         devices.gpu_bus_ids.at(worker.device_idx - devices.first_device_idx)});
+  }
   if (job.resources.transport != "nccl" &&
       std::getenv(kConnectionsVariable) == nullptr) {
     child.environment.emplace_back(kConnectionsVariable, "32");

@@ -60,6 +60,7 @@ class WorkerProcess {
     ASSIGN_OR_RETURN(
         replicas_, ReplicaKeeper::Create(options_.host_address, options_.secret,
                                          options_.replica_fd));
+    host_.emplace(options_.gpu_bus_id);
     ASSIGN_OR_RETURN(
         client_,
         Client::Create({.address = options_.coordinator_address,
@@ -165,13 +166,15 @@ class WorkerProcess {
     const absl::Time now = MonotonicNow();
     if (now - host_read_ < kHostInterval) return;
     host_read_ = now;
-    const HostSign sign = host_.Read();
-    protocol::HostSign* host = message->mutable_heartbeat()->mutable_host();
-    host->set_megahertz(sign.megahertz);
-    host->set_num_throttles(sign.num_throttles);
-    host->set_steal_share(sign.steal_share);
-    host->set_processor_pressure(sign.processor_pressure);
-    host->set_memory_pressure(sign.memory_pressure);
+    const bool is_first = host_->gpu_seconds() == 0;
+    ToMessage(host_->Read(), message->mutable_heartbeat()->mutable_host());
+    if (is_first && host_->gpu_seconds() > 0) {
+      std::cerr << absl::StrFormat(
+                       "GPU %s: its driver took %.1f ms for the first reading "
+                       "of its state",
+                       options_.gpu_bus_id, 1e3 * host_->gpu_seconds())
+                << std::endl;
+    }
   }
 
   void Handle(const protocol::FromCoordinator& message) {
@@ -268,7 +271,7 @@ class WorkerProcess {
   std::mutex mutex_;
   std::unique_ptr<ReplicaKeeper> replicas_;  // Set once, at first.
   std::unique_ptr<GenerationRun> run_;
-  HostSignReader host_;  // On the client's thread.
+  std::optional<HostSignReader> host_;  // On the client's thread.
   absl::Time host_read_ = absl::InfinitePast();
   // Destroyed before what its thread uses in MakeHello().
   std::unique_ptr<Client> client_;

@@ -91,6 +91,10 @@ absl::StatusOr<AgentDevices> ShareGpus(const ResourceSpec& resources,
           std::max(1, CoresOfAgent(machine, share) / num_devices)),
       .devices_on_host = on_host,
       .first_device_idx = share.agent_idx * num_devices};
+  for (int32_t i = 0; i < num_devices; ++i) {
+    devices.gpu_bus_ids.push_back(
+        gpus[devices.first_device_idx + i].pci_bus_id);
+  }
   int64_t smallest = gpus[0].memory_bytes;
   for (int32_t i = 0; i < on_host; ++i) {
     smallest = std::min(smallest, gpus[i].memory_bytes);

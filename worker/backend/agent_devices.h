@@ -20,9 +20,12 @@ struct AgentDevices {
   int32_t threads_per_device = 1;
   int32_t devices_on_host = 1;   // Over all its agents.
   int32_t first_device_idx = 0;  // The first GPU's index on the host.
-  int64_t memory_bytes = 0;      // For training, on one device.
-  std::string machine;           // Fingerprint, as in a profile.
-  std::string description;       // The machine, described for people.
+  // Where this agent's GPUs are, by device from the first one on
+  // (CudaDeviceInfo::pci_bus_id); empty on CPUs.
+  std::vector<std::string> gpu_bus_ids;
+  int64_t memory_bytes = 0;  // For training, on one device.
+  std::string machine;       // Fingerprint, as in a profile.
+  std::string description;   // The machine, described for people.
 };
 
 // An agent's place among those of its host.

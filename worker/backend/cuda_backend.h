@@ -25,6 +25,9 @@ struct CudaDeviceInfo {
   int32_t compute_capability;  // 90 for 9.0.
   int32_t num_multiprocessors;
   int64_t memory_bytes;
+  // "0000:1b:00.0": the same GPU to the driver, the kernel's log and all
+  // processes, whatever CUDA_VISIBLE_DEVICES says.
+  std::string pci_bus_id;
 };
 
 // Versions of the libraries that the backend runs with, as "13.0" and "2.28.3".
@@ -87,7 +90,7 @@ struct CudaLibraryEntry {
 inline constexpr uint64_t kCudaInterfaceSize =
     sizeof(TrainerOptions) +
     1'000'000 * (sizeof(ProfilerOptions) + 1000 * sizeof(HardwareProfile)) +
-    1000 * (sizeof(Program) + sizeof(StepResult));
+    1000 * (sizeof(Program) + sizeof(StepResult) + sizeof(CudaDeviceInfo));
 inline constexpr char kCudaLibraryName[] = "libmillrace_cuda.so";
 inline constexpr char kCudaLibraryEntryName[] = "MillraceCudaLibrary";
 using CudaLibraryEntryFunction = const CudaLibraryEntry*();

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -112,7 +113,10 @@ class LibraryBackend final : public CudaBackend {
           {.name = properties.name,
            .compute_capability = properties.major * 10 + properties.minor,
            .num_multiprocessors = properties.multiProcessorCount,
-           .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)});
+           .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+           .pci_bus_id =
+               absl::StrFormat("%04x:%02x:%02x.0", properties.pciDomainID,
+                               properties.pciBusID, properties.pciDeviceID)});
     }
     return devices;
   }

@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "base/statistics.h"
 #include "base/units.h"
-#include "worker/doctor/gpu_health.h"
 #include "worker/doctor/pair_findings.h"
 
 namespace millrace {

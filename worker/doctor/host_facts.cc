@@ -74,6 +74,7 @@ void VisitGpu(Facts& f, Visitor&& visit) {
   visit("remap_failed", f.remap_failed);
   visit("nvlinks", f.nvlinks);
   visit("active_nvlinks", f.active_nvlinks);
+  visit("nvlink_errors", f.nvlink_errors);
   visit("pcie_width", f.pcie_width);
   visit("max_pcie_width", f.max_pcie_width);
   visit("compute_mode", f.compute_mode);

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/json.h"
+#include "fault/gpu_sign.h"
 #include "worker/agent/network.h"
 
 namespace millrace {
@@ -51,7 +52,7 @@ struct BucketFacts {
 };
 
 // Numbers that the driver does not tell are -1.
-struct GpuFacts {
+struct GpuFacts : GpuSign {
   std::string name;
   int64_t memory_bytes = -1;
   int64_t used_bytes = -1;
@@ -59,18 +60,9 @@ struct GpuFacts {
   int64_t slowdown_c = -1;  // Where it begins to slow down.
   int64_t power_limit_mw = -1;
   int64_t default_power_limit_mw = -1;
-  int64_t clock_mhz = -1;      // The multiprocessors', now.
-  int64_t max_clock_mhz = -1;  // The highest that it may have.
+  int64_t max_clock_mhz = -1;  // The highest that the multiprocessors may have.
   int64_t max_memory_clock_mhz = -1;
-  int64_t throttle_reasons = -1;  // Bits of gpu_health.h.
-  int64_t ecc_enabled = -1;       // 0 or 1.
-  int64_t corrected_errors = -1;  // Since the driver was loaded.
-  int64_t uncorrected_errors = -1;
-  int64_t remap_pending = -1;  // 0 or 1: rows are remapped after a reset.
-  int64_t remap_failed = -1;   // 0 or 1.
-  int64_t nvlinks = -1;        // Links that are there.
-  int64_t active_nvlinks = -1;
-  int64_t pcie_width = -1;
+  int64_t ecc_enabled = -1;  // 0 or 1.
   int64_t max_pcie_width = -1;
   int64_t compute_mode = -1;  // 2: nobody may compute on it.
   int64_t mig = -1;           // 0 or 1.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/worker/backend/fake_gpus.h"
+
 namespace millrace {
 namespace {
 
@@ -31,6 +33,33 @@ TEST(HostSignTest, ReadsThisHost) {
   EXPECT_LE(sign.steal_share, 1);
   EXPECT_LE(sign.processor_pressure, 1);
   EXPECT_LE(sign.memory_pressure, 1);
+  EXPECT_LT(sign.gpu.present, 0) << "no GPU was asked for";
+  EXPECT_EQ(reader.gpu_seconds(), 0);
+}
+
+// Goal: the sign holds the GPU's values, and they arrive in the message as they
+// are, unknown ones too.
+TEST(HostSignTest, ReadsTheRanksGpu) {
+  FakeGpus gpus;
+  gpus.Set(
+      "0000:1b:00.0 clock_mhz 345\n0000:1c:00.0 clock_mhz 1980\n"
+      "0000:1c:00.0 uncorrected_errors 3\n");
+  HostSignReader reader("0000:1c:00.0", FakeGpus::Library());
+  HostSign sign;
+  while (sign.gpu.present < 0) sign = reader.Read();
+  EXPECT_EQ(sign.gpu.clock_mhz, 1980);
+  EXPECT_GT(reader.gpu_seconds(), 0);
+  protocol::HostSign message;
+  ToMessage(sign, &message);
+  ASSERT_TRUE(message.has_gpu());
+  EXPECT_EQ(message.gpu().present(), 1);
+  EXPECT_EQ(message.gpu().clock_mhz(), 1980);
+  EXPECT_EQ(message.gpu().uncorrected_errors(), 3);
+  EXPECT_EQ(message.gpu().corrected_errors(), -1);
+  EXPECT_EQ(message.gpu().pcie_width(), -1);
+  message.Clear();
+  ToMessage({}, &message);
+  EXPECT_FALSE(message.has_gpu());
 }
 
 }  // namespace

@@ -6,21 +6,28 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/units.h"
 
 namespace millrace {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const Machine kMachine = {
     .processor = "Some CPU", .num_cores = 32, .memory_bytes = 256 * kGiB};
 
 std::vector<CudaDeviceInfo> Gpus(size_t count) {
-  return std::vector<CudaDeviceInfo>(count, {.name = "NVIDIA H200",
-                                             .compute_capability = 90,
-                                             .num_multiprocessors = 132,
-                                             .memory_bytes = 140 * kGiB});
+  std::vector<CudaDeviceInfo> gpus;
+  for (size_t i = 0; i < count; ++i) {
+    gpus.push_back({.name = "NVIDIA H200",
+                    .compute_capability = 90,
+                    .num_multiprocessors = 132,
+                    .memory_bytes = 140 * kGiB,
+                    .pci_bus_id = absl::StrCat("0000:", i, "b:00.0")});
+  }
+  return gpus;
 }
 
 // Goal: cores are shared out among the workers of all agents of a host, the
@@ -28,6 +35,7 @@ std::vector<CudaDeviceInfo> Gpus(size_t count) {
 TEST(ShareCoresTest, SharesWhatTheJobLeavesOpen) {
   const AgentDevices free = ShareCores({}, kMachine, {.num_agents = 2});
   EXPECT_EQ(free.num_devices, 16);
+  EXPECT_TRUE(free.gpu_bus_ids.empty());
   EXPECT_EQ(free.threads_per_device, 1);
   EXPECT_EQ(free.devices_on_host, 32);
   EXPECT_EQ(free.memory_bytes, 256 * kGiB / 10 * 9 / 32);
@@ -53,6 +61,7 @@ TEST(ShareGpusTest, GivesEachAgentItsOwn) {
   EXPECT_EQ(all->devices_on_host, 8);
   EXPECT_EQ(all->first_device_idx, 0);
   EXPECT_EQ(all->threads_per_device, 4);
+  EXPECT_EQ(all->gpu_bus_ids.size(), 8u);
   EXPECT_EQ(all->machine, "NVIDIA-H200-x8");
   EXPECT_THAT(all->description, HasSubstr("8 x NVIDIA H200 of 140"));
   EXPECT_LT(all->memory_bytes, 140 * kGiB);
@@ -64,6 +73,8 @@ TEST(ShareGpusTest, GivesEachAgentItsOwn) {
   EXPECT_EQ(second->num_devices, 3);
   EXPECT_EQ(second->devices_on_host, 6);
   EXPECT_EQ(second->first_device_idx, 3);
+  EXPECT_THAT(second->gpu_bus_ids,
+              ElementsAre("0000:3b:00.0", "0000:4b:00.0", "0000:5b:00.0"));
   EXPECT_EQ(second->machine, "NVIDIA-H200-x8");
 }
 
