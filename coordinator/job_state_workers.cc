@@ -378,7 +378,7 @@ void JobState::Lose(int32_t agent_idx, const std::string& reason) {
       members_.begin(), members_.end(),
       [&](WorkerIdx worker) { return AgentOf(worker) == agent_idx; });
   Forget(agent_idx);
-  is_device_known_ = true;  // None, but a host.
+  is_device_known_ = true;  // The host failed, not a device.
   const std::string cause = absl::StrCat(NameOfAgent(agent_idx), " ", reason);
   actions_.emplace_back(Report{.event = "host_lost", .detail = cause});
   actions_.emplace_back(LeaveOut{agent_idx});
