@@ -1,4 +1,4 @@
-// What ranks say of their hosts and GPUs, out of the messages that bring it.
+// Reads messages in which ranks tell the state of their hosts and GPUs.
 
 #ifndef MILLRACE_COORDINATOR_HOST_SIGNS_H_
 #define MILLRACE_COORDINATOR_HOST_SIGNS_H_

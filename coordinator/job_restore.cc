@@ -133,9 +133,7 @@ void JobRunner::BeginPrepared(const BeginGeneration& action,
     start->add_left_out_steps(step);
   }
   start->set_checkpoint_interval_steps(IntervalToBegin());
-  if (job_.fault.replica_check_steps > 0) {
-    start->set_compared_steps(compared_steps_);
-  }
+  start->set_compared_steps(compared_steps_);
   num_agreed_ = 0;
   BeginWatching();
   AddReplicas(start);

@@ -361,7 +361,8 @@ void JobState::ConsiderGrowth() {
   }
   if (options_.keeps_spare_hosts) StartIdle();
   if (weighs_growth_) return;
-  bool can_grow = failing_.NumOver(now_) > 0;
+  num_over_ = failing_.NumOver(now_);
+  bool can_grow = num_over_ > 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     can_grow |= !agents_[i].takes_part && IsReady(i) &&
                 NumUsableDevices(i, /*for_growth=*/true) > 0;
@@ -373,7 +374,7 @@ void JobState::ConsiderGrowth() {
 
 void JobState::On(const GrowthWeighed& event) {
   if (event.generation != generation_ || phase_ != Phase::kTraining ||
-      !event.is_worthwhile || stop_requested_) {
+      !event.is_worthwhile || stop_requested_ || pauses_) {
     return;
   }
   actions_.emplace_back(Report{.event = "taking_in_hosts"});
@@ -386,14 +387,12 @@ void JobState::StartIdle() {
   // The coordinator before may have started some in this generation whose
   // deaths are still to be heard of.
   if (generation_ == recovered_generation_) return;
-  int32_t first_worker = 0;
   for (int32_t i = 0; i < options_.num_agents; ++i) {
-    const int32_t num_workers = agents_[i].num_devices;
-    for (int32_t j = 0; j < num_workers; ++j) {
-      const WorkerIdx worker_idx{first_worker + j};
-      const bool is_left_out = failing_.IsLeftOut(worker_idx) &&
-                               !failing_.MayComeBack(worker_idx, now_);
-      if (!IsReady(i) || IsActive(worker_idx) || is_left_out) continue;
+    if (!IsReady(i)) continue;
+    for (const WorkerIdx worker_idx : WorkersOf(i)) {
+      if (IsActive(worker_idx) || !IsUsable(worker_idx, /*for_growth=*/true)) {
+        continue;
+      }
       Worker& worker = workers_[worker_idx];
       // A process of this generation that ended is replaced in a later one.
       if (worker.ordered || worker.incarnation >= ToInt(generation_)) continue;
@@ -403,7 +402,6 @@ void JobState::StartIdle() {
       actions_.emplace_back(
           StartWorkerProcess{i, {worker_idx, worker.incarnation}});
     }
-    first_worker += num_workers;
   }
 }
 

@@ -476,6 +476,7 @@ class JobState {
   void Regroup();  // Plans anew for the agents that are ready.
   void ConsiderGrowth();
   std::vector<WorkerIdx> WorkersOf(int32_t agent_idx) const;
+  bool IsUsable(WorkerIdx worker, bool for_growth) const;
   // Notes that the worker's device failed. True if it is left out from now on.
   bool LeavesOutDeviceOf(WorkerIdx worker);
   // Raises the generation, or plans anew if the worker's device is left out.
@@ -533,7 +534,8 @@ class JobState {
   bool requeue_ = false;  // Once asked for, it stays.
   std::vector<Agent> agents_;
   FailingDevices failing_;
-  bool is_device_known_ = false;  // Whose failure ended the last generation.
+  // Which device's or host's failure ended the last generation is known.
+  bool is_device_known_ = false;
   std::map<WorkerIdx, Worker> workers_;
   std::string last_commit_error_;
   // Commits without an answer, by generation and step. No generation begins
@@ -556,7 +558,7 @@ class JobState {
   bool done_stopped_ = false;
   bool done_saved_ = false;
   bool weighs_growth_ = false;  // Asked for an answer, or answered.
-  int32_t num_over_ = 0;  // FailingDevices::NumOver() when it was last asked.
+  int32_t num_over_ = 0;  // FailingDevices::NumOver() when growth was weighed.
   bool pauses_ = false;   // Its workers were told to pause.
   std::map<WorkerIdx, bool> paused_;  // Whether it has kept its state.
 };

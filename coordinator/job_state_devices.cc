@@ -1,8 +1,8 @@
-// Which devices there are, and which fail too often. See job_state.h.
+// Counts devices, and leaves out those that fail too often. See job_state.h.
 
+#include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -37,7 +37,7 @@ std::vector<WorkerIdx> JobState::Workers() const {
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     if (!agents_[i].takes_part) continue;
     for (const WorkerIdx worker : WorkersOf(i)) {
-      if (!failing_.IsLeftOut(worker)) workers.push_back(worker);
+      if (IsUsable(worker, /*for_growth=*/false)) workers.push_back(worker);
     }
   }
   return workers;
@@ -49,36 +49,40 @@ std::vector<int32_t> JobState::DevicesByAgent() const {
   return devices;
 }
 
+bool JobState::IsUsable(WorkerIdx worker, bool for_growth) const {
+  return !failing_.IsLeftOut(worker) ||
+         (for_growth && failing_.MayComeBack(worker, now_));
+}
+
 int32_t JobState::NumUsableDevices(int32_t agent_idx, bool for_growth) const {
-  int32_t num_devices = 0;
-  for (const WorkerIdx worker : WorkersOf(agent_idx)) {
-    const bool is_usable = !failing_.IsLeftOut(worker) ||
-                           (for_growth && failing_.MayComeBack(worker, now_));
-    if (is_usable) ++num_devices;
-  }
-  return num_devices;
+  const std::vector<WorkerIdx> workers = WorkersOf(agent_idx);
+  return static_cast<int32_t>(std::count_if(
+      workers.begin(), workers.end(),
+      [&](WorkerIdx worker) { return IsUsable(worker, for_growth); }));
 }
 
 bool JobState::LeavesOutDeviceOf(WorkerIdx worker) {
   is_device_known_ = true;
-  if (purpose_ != Purpose::kTrain || members_.empty()) return false;
-  const std::optional<absl::Duration> duration =
-      failing_.NoteFailure(worker, now_);
   const int32_t agent_idx = AgentOf(worker);
-  if (!duration.has_value() || agent_idx < 0) return false;
+  if (purpose_ != Purpose::kTrain || members_.empty() || agent_idx < 0) {
+    return false;
+  }
   // Ranks keep their places on hosts, so of several hosts one is left out
   // whole.
   const bool whole_host = options_.num_agents > 1;
   const std::vector<WorkerIdx> devices =
       whole_host ? WorkersOf(agent_idx) : std::vector<WorkerIdx>{worker};
   if (Workers().size() <= devices.size()) return false;  // None would be left.
+  const std::optional<absl::Duration> duration =
+      failing_.NoteFailure(worker, now_);
+  if (!duration.has_value()) return false;
   failing_.LeaveOut(devices, now_ + *duration);
   actions_.emplace_back(Report{
       .event = "device_left_out",
       .worker = worker,
       .detail = absl::StrCat(
           "failed twice within ", absl::FormatDuration(FailingDevices::kWindow),
-          "; the job goes ", "on without ",
+          "; the job goes on without ",
           whole_host ? absl::StrCat(NameOfAgent(agent_idx), " ") : "it ",
           "for ", absl::FormatDuration(*duration))});
   return true;
@@ -93,9 +97,10 @@ bool JobState::TakesBackDevices(const std::string& reason) {
 }
 
 void JobState::CheckDevices() {
-  const int32_t num_over = failing_.NumOver(now_);
-  if (phase_ != Phase::kTraining || pauses_ || num_over <= num_over_) return;
-  num_over_ = num_over;
+  if (phase_ != Phase::kTraining || pauses_ ||
+      failing_.NumOver(now_) <= num_over_) {
+    return;
+  }
   weighs_growth_ = false;
   ConsiderGrowth();
 }

@@ -178,8 +178,9 @@ void JobRunner::OnStateHash(Rank rank, const protocol::ToCoordinator& message) {
       output_->Event({.event = "replicas_agree",
                       .generation = ToInt(generation),
                       .step = step,
-                      .detail = absl::StrCat("after each of ", num_agreed_,
-                                             " steps since they differed")});
+                      .detail = absl::StrCat("in all ", num_agreed_,
+                                             " comparisons since they "
+                                             "differed")});
       compared_steps_ = 0;
     }
     return;
@@ -223,7 +224,7 @@ std::string JobRunner::BackToText(int64_t trusted_step) {
 }
 
 void JobRunner::GoBack(ReplicasDiffer event) {
-  compared_steps_ = kComparedSteps;
+  if (job_.fault.replica_check_steps > 0) compared_steps_ = kComparedSteps;
   absl::StrAppend(&event.explanation,
                   BackToText(DistrustMemory(event.generation, event.step)));
   progress_->Line(absl::StrCat("wrong numbers: ", event.explanation));

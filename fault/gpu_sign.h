@@ -1,5 +1,5 @@
-// What a GPU's driver says of it, and which of that explains a slow rank or the
-// death of a process. worker/backend/nvml.h reads it. Pure.
+// Holds what a GPU's driver says of it (worker/backend/nvml.h reads that), and
+// finds in it why a rank is slow or a process died. Pure.
 
 #ifndef MILLRACE_FAULT_GPU_SIGN_H_
 #define MILLRACE_FAULT_GPU_SIGN_H_

@@ -83,17 +83,44 @@ class TwoDevices {
         kills_.push_back(kill->reason);
       } else if (const auto* report = std::get_if<Report>(&action)) {
         ++num_reports_[report->event];
+      } else if (std::holds_alternative<WeighGrowth>(action)) {
+        ++num_weighed_;
+      } else if (std::holds_alternative<TellWorkersToPause>(action)) {
+        ++num_pauses_;
       }
     }
   }
 
   // All processes join, clear and train.
   void Train() {
+    Join();
+    for (const WorkerIdx worker : state_.members()) {
+      Handle(WorkerRunning{worker, state_.generation(), 0});
+    }
+  }
+
+  void Join() {
     for (const auto& [worker, process] : std::map(processes_)) {
       Handle(WorkerJoined{process, Generation{}, WorkerPhase::kIdle});
     }
-    for (const WorkerIdx worker : state_.members()) {
-      Handle(WorkerRunning{worker, state_.generation(), 0});
+  }
+
+  // The worker's process dies.
+  void Die(WorkerIdx worker) {
+    const ProcessId process = processes_.at(worker);
+    processes_.erase(worker);
+    Handle(WorkerDead{process, "exited with code 1"});
+  }
+
+  // Time goes by, and agent and processes are heard of.
+  void Pass(absl::Duration duration) {
+    for (const absl::Time end = now_ + duration; now_ < end;
+         now_ += absl::Milliseconds(500)) {
+      Handle(AgentHeard{0});
+      for (const auto& [worker, process] : std::map(processes_)) {
+        Handle(WorkerHeard{process});
+      }
+      Handle(Tick{});
     }
   }
 
@@ -104,6 +131,8 @@ class TwoDevices {
   const JobState& state() const { return state_; }
   const std::vector<std::string>& kills() const { return kills_; }
   int num_reports(const std::string& event) { return num_reports_[event]; }
+  int num_weighed() const { return num_weighed_; }
+  int num_pauses() const { return num_pauses_; }
 
  private:
   absl::Time now_ = absl::UnixEpoch();
@@ -112,6 +141,8 @@ class TwoDevices {
   std::map<WorkerIdx, ProcessId> processes_;
   std::vector<std::string> kills_;
   std::map<std::string, int> num_reports_;
+  int num_weighed_ = 0;
+  int num_pauses_ = 0;
 };
 
 // Goal: a device that fails twice while its process lives is left out, and the
@@ -136,6 +167,35 @@ TEST(FailingDeviceSimulationTest, ErrorsOfDevicesCountAndPeersErrorsDoNot) {
                                              : JobState::Phase::kStarting);
     EXPECT_EQ(job.kills().size(), of_device ? 1u : 0u);
   }
+}
+
+// Goal: growth is weighed once when the device's time is over, not before, and
+// once in each generation that begins after it; training pauses once, however
+// often it is answered. Method: as above.
+TEST(FailingDeviceSimulationTest, GrowthIsWeighedOnceWhenTimeIsOver) {
+  TwoDevices job;
+  job.Die(WorkerIdx{1});
+  job.Train();
+  job.Die(WorkerIdx{1});
+  ASSERT_EQ(job.num_reports("device_left_out"), 1);
+  job.Handle(PlanMade{job.state().Workers()});
+  job.Handle(WorkerCleared{{WorkerIdx{0}, 1}, job.state().generation()});
+  job.Train();
+  ASSERT_EQ(job.state().phase(), JobState::Phase::kTraining);
+  job.Pass(absl::Minutes(9));
+  EXPECT_EQ(job.num_weighed(), 0);
+  job.Pass(absl::Minutes(2));
+  EXPECT_EQ(job.num_weighed(), 1);
+  job.Handle(GrowthWeighed{job.state().generation(), false});
+  job.Die(WorkerIdx{0});
+  job.Train();
+  ASSERT_EQ(job.state().phase(), JobState::Phase::kTraining);
+  job.Pass(absl::Seconds(2));
+  EXPECT_EQ(job.num_weighed(), 2);
+  for (int i = 0; i < 2; ++i) {
+    job.Handle(GrowthWeighed{job.state().generation(), true});
+  }
+  EXPECT_EQ(job.num_pauses(), 1);
 }
 
 // Goal: whatever else fails, jobs end with all their steps. Method: hosts are

@@ -73,7 +73,8 @@ std::vector<std::string> GpuWatch::Explain(const std::vector<int32_t>& gpus,
     std::vector<std::string> phrases;
     const std::string reported = XidSentence(gpu->xids);
     if (!reported.empty()) phrases.push_back(reported);
-    // That of the start was asked for first, so it is there if the newer is.
+    // The driver was asked for the start's reading first, so that one is there
+    // if the newer one is.
     const std::optional<GpuReading> now = TakeReading(
         &asked[i], std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
     const std::optional<GpuReading> at_start =

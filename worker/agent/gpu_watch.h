@@ -1,6 +1,6 @@
-// What the GPUs of an agent's workers say when a worker's process dies: the
-// driver's counters against those at the process's start, and the XID messages
-// in the kernel's log since then.
+// Asks the GPUs of an agent's workers when a worker's process dies. It compares
+// the driver's counters with those at the process's start, and collects the XID
+// messages in the kernel's log since then.
 
 #ifndef MILLRACE_WORKER_AGENT_GPU_WATCH_H_
 #define MILLRACE_WORKER_AGENT_GPU_WATCH_H_

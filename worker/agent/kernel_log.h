@@ -1,4 +1,4 @@
-// The kernel's log from now on: what the driver reports of GPUs there.
+// Reads what NVIDIA's driver reports of GPUs in the kernel's log from now on.
 
 #ifndef MILLRACE_WORKER_AGENT_KERNEL_LOG_H_
 #define MILLRACE_WORKER_AGENT_KERNEL_LOG_H_
