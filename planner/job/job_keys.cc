@@ -381,8 +381,8 @@ const JobKey kOtherKeys[] = {
             "of the parameters and moments that several ranks hold "
             "(layout.zero 0, or layout.data_groups above 1); 0: never. They "
             "are also compared at each checkpoint, which is not committed if "
-            "they differ. On CPUs, parameters that a rank gathered under "
-            "layout.zero 1 or 2 are compared with their owner's.",
+            "they differ. Parameters that a rank gathered under layout.zero 1 "
+            "or 2 are compared with their owner's.",
      .range = {0, kMaximumInteger}},
     {KEY(fault.on_loss_spike),
      .doc = "What follows when the loss jumps: continue says so; skip_batch "

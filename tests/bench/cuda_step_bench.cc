@@ -39,6 +39,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -69,6 +70,7 @@
 #include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/train/trainer.h"
 #include "worker/data/random_batches.h"
+#include "worker/train/gathered_parameters.h"
 
 namespace millrace {
 namespace {
@@ -421,23 +423,44 @@ absl::Status WriteTimelines(const Settings& s, const std::string& path,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.timelines));
 }
 
-// The time of a hash by which replicas are compared; the best of five.
-absl::Status PrintHashTime(Trainer& trainer) {
-  ASSIGN_OR_RETURN(const std::vector<StatePiece> state, trainer.StateInPlace());
-  int64_t num_bytes = 0;
-  for (const StatePiece& piece : state)
-    num_bytes += 4 * (piece.end - piece.begin);
+// Prints how long `hash` takes, the best of five.
+absl::Status PrintHashTime(const std::string& what, int64_t num_bytes,
+                           const std::function<absl::Status()>& hash) {
   double best_s = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 5; ++i) {
     const double began_s = MonotonicSeconds();
-    RETURN_IF_ERROR(trainer.BeginReplicaHash().status());
-    RETURN_IF_ERROR(trainer.FinishReplicaHash().status());
+    RETURN_IF_ERROR(hash());
     best_s = std::min(best_s, MonotonicSeconds() - began_s);
   }
-  std::printf("hash of the state, %s in fp32: %s, %.0f GB/s (an H200: 4,800)\n",
+  std::printf("hash of %s, %s: %s, %.0f GB/s (an H200: 4,800)\n", what.c_str(),
               FormatBytes(num_bytes).c_str(), FormatSeconds(best_s).c_str(),
               1e-9 * static_cast<double>(num_bytes) / best_s);
   return absl::OkStatus();
+}
+
+// The times of the hashes by which replicas are compared.
+absl::Status PrintHashTimes(const Settings& s, Trainer& trainer) {
+  ASSIGN_OR_RETURN(const std::vector<StatePiece> state, trainer.StateInPlace());
+  int64_t state_bytes = 0;
+  for (const StatePiece& piece : state) {
+    state_bytes += 4 * (piece.end - piece.begin);
+  }
+  RETURN_IF_ERROR(PrintHashTime("the fp32 state", state_bytes, [&] {
+    RETURN_IF_ERROR(trainer.BeginReplicaHash().status());
+    return trainer.FinishReplicaHash().status();
+  }));
+  const GatheredParts gathered =
+      GatheredPartsOf(trainer.program(), CoordinatesOf(s.layout, Rank{s.rank}));
+  int64_t gathered_bytes = 0;
+  for (const auto* parts : {&gathered.before_step, &gathered.after_step}) {
+    for (const GatheredPart& part : *parts) gathered_bytes += part.num_bytes;
+  }
+  if (gathered_bytes == 0) return absl::OkStatus();
+  return PrintHashTime("gathered parameters", gathered_bytes, [&] {
+    RETURN_IF_ERROR(trainer.HashOwnSlice().status());
+    RETURN_IF_ERROR(trainer.HashGathered());
+    return trainer.SliceHashes().status();
+  });
 }
 
 // `store_folder` is this job's own.
@@ -480,7 +503,7 @@ absl::Status RunJob(const Settings& s, const std::string& path,
               FormatSeconds(first_s - created_s).c_str());
   PrintSpeed(s, results, wall_s);
   PrintMemory(*trainer);
-  RETURN_IF_ERROR(PrintHashTime(*trainer));
+  RETURN_IF_ERROR(PrintHashTimes(s, *trainer));
   if (s.prediction.has_value()) {
     std::printf("predicted: step %s, memory %s\n",
                 FormatSeconds(s.prediction->step_time_s).c_str(),

@@ -1,5 +1,6 @@
 // The Trainer that CreateCudaTrainer() makes. Its methods are in trainer.cc,
-// those about steps that are run again in repeat_step.cc.
+// those about steps that are run again in repeat_step.cc, and those about
+// hashes in state_hashes.cc.
 
 #ifndef MILLRACE_WORKER_CUDA_TRAIN_CUDA_TRAINER_H_
 #define MILLRACE_WORKER_CUDA_TRAIN_CUDA_TRAINER_H_
@@ -30,6 +31,7 @@
 #include "worker/cuda/train/step_inputs.h"
 #include "worker/cuda/train/step_programs.h"
 #include "worker/cuda/train/trainer.h"
+#include "worker/train/gathered_parameters.h"
 #include "worker/train/progress_board.h"
 #include "worker/train/state_snapshot.h"
 #include "worker/train/trainer.h"
@@ -61,6 +63,9 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<std::shared_ptr<const StateSnapshot>> TakeSnapshot() override;
   absl::StatusOr<bool> BeginReplicaHash() override;
   absl::StatusOr<uint64_t> FinishReplicaHash() override;
+  absl::StatusOr<bool> HashOwnSlice() override;
+  absl::Status HashGathered() override;
+  absl::StatusOr<std::vector<uint64_t>> SliceHashes() override;
   absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
   absl::Status TakeChanges() override;
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
@@ -127,6 +132,7 @@ class CudaTrainer : public Trainer {
   absl::Status StopReading();
   // Notes the first failure, with its place, and lets the peers' work end.
   absl::Status Fail(const absl::Status& status, absl::string_view place);
+  absl::Status AddSliceHashes(const std::vector<GatheredPart>& parts);
   void NoteDeviceMemory();
   RunRecord& RecordOf(int64_t step) {
     return records_[static_cast<size_t>(step) % records_.size()];
@@ -174,6 +180,9 @@ class CudaTrainer : public Trainer {
   std::optional<RunRecord> other_run_;       // Validation and publishing.
   std::optional<ReplicaHash> replica_hash_;  // From the first one on.
   std::optional<RunRecord> hash_run_;
+  GatheredParts gathered_;
+  std::optional<SliceHasher> slice_hashes_;  // From the first one on.
+  std::optional<RunRecord> slices_run_;
 };
 
 }  // namespace millrace

@@ -58,4 +58,31 @@ absl::Status ReplicaHash::Enqueue(const CudaState& state, cudaStream_t stream) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<SliceHasher> SliceHasher::Create(int32_t num_slices) {
+  ASSIGN_OR_RETURN(DeviceBuffer<uint64_t> sums,
+                   DeviceBuffer<uint64_t>::Allocate(num_slices));
+  return SliceHasher(std::move(sums));
+}
+
+absl::Status SliceHasher::Begin(cudaStream_t stream) {
+  return CudaStatus(
+      cudaMemsetAsync(sums_.data(), 0, sums_.size() * sizeof(uint64_t), stream),
+      "begin hashes of the gathered parameters");
+}
+
+absl::Status SliceHasher::Add(const Program& training,
+                              const DeviceArenas& arenas,
+                              const std::vector<GatheredPart>& parts,
+                              cudaStream_t stream) {
+  for (const GatheredPart& part : parts) {
+    RETURN_IF_ERROR(LaunchHashWords(
+        {.data = arenas.At(training.buffers[part.buffer]) + part.offset_bytes,
+         .num_bytes = part.num_bytes,
+         .first_place = part.first_word,
+         .sum = sums_.data() + part.slice},
+        stream));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace millrace

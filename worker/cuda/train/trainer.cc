@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -34,6 +33,7 @@
 #include "worker/cuda/train/state.h"
 #include "worker/cuda/train/step_inputs.h"
 #include "worker/cuda/train/step_programs.h"
+#include "worker/train/gathered_parameters.h"
 #include "worker/train/trained_tokens.h"
 
 namespace millrace {
@@ -105,6 +105,7 @@ absl::Status CudaTrainer::BuildMemory() {
   CHECK(allocated_bytes() == planned_bytes());
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
+  gathered_ = GatheredPartsOf(programs_->training, coordinates_);
   NoteStart("arenas");
   return absl::OkStatus();
 }
@@ -445,31 +446,6 @@ CudaTrainer::TakeSnapshot() {
       *snapshot, state,
       untaken_step_ == 0 ? nullptr : &RecordOf(untaken_step_).end));
   return snapshot;
-}
-
-absl::StatusOr<bool> CudaTrainer::BeginReplicaHash() {
-  RETURN_IF_ERROR(Begin());
-  if (!replica_hash_.has_value()) {
-    ASSIGN_OR_RETURN(replica_hash_, ReplicaHash::Create());
-    ASSIGN_OR_RETURN(hash_run_, RunRecord::Create(/*num_scalars=*/1));
-  }
-  const cudaStream_t stream = executor_->stream();
-  RETURN_IF_ERROR(replica_hash_->Enqueue(*state_, stream));
-  // The record copies 64 bits, whatever they stand for.
-  RETURN_IF_ERROR(hash_run_->EnqueueEnd(
-      reinterpret_cast<const double*>(replica_hash_->on_device()), stream));
-  return true;
-}
-
-absl::StatusOr<uint64_t> CudaTrainer::FinishReplicaHash() {
-  RETURN_IF_ERROR(Begin());
-  CHECK(hash_run_.has_value()) << "no hash was begun";
-  if (const absl::Status status = WaitFor(*hash_run_); !status.ok()) {
-    return Fail(status, "hashing the training state");
-  }
-  uint64_t hash;
-  std::memcpy(&hash, hash_run_->scalars.data(), sizeof(hash));
-  return hash;
 }
 
 // Nothing reads the state any more when it may be changed.
