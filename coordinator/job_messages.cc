@@ -242,6 +242,11 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
       Handle(WorkerDead{{worker, died.incarnation()}, died.detail()});
       break;
     }
+    case protocol::ToCoordinator::kGpuAfterDeath:
+      Do(Report{.event = "gpu_after_death",
+                .worker = WorkerIdx{message.gpu_after_death().worker()},
+                .detail = message.gpu_after_death().detail()});
+      break;
     case protocol::ToCoordinator::kLog:
       OnLogText(message.log());
       break;

@@ -340,6 +340,9 @@ void JobRunner::Do(const Report& action) {
   } else if (action.event == "worker_died") {
     progress_->Line(
         absl::StrCat(state_->NameOf(*action.worker), " died: ", detail));
+  } else if (action.event == "gpu_after_death") {
+    progress_->Line(absl::StrCat(state_->NameOf(*action.worker),
+                                 ", whose process died: ", detail));
   } else if (action.event == "host_lost") {
     progress_->Line(absl::StrCat("lost ", detail, "; going on without it"));
   } else if (action.event == "device_left_out") {

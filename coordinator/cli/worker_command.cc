@@ -50,8 +50,6 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   // Instead of the coordinator and the incarnation, which are said later.
   command->add_option("--standby-fd", worker.standby_fd)->excludes(coordinator);
   command->add_option("--host-address", worker.host_address)->required();
-  command->add_option("--device", worker.device_idx);
-  command->add_flag("--gpu", worker.uses_gpu);
   command->add_option("--gpu-bus-id", worker.gpu_bus_id);
   command->add_option("--threads", worker.num_threads)
       ->required()

@@ -1,8 +1,8 @@
-"""Goal: jobs over hosts with a GPU each go on as they do on CPUs when a host is lost: a spare one
-takes its place, or it is taken in when it comes back, with the state in memory and the losses of
-the undisturbed job on one GPU, though two hosts share its batch unevenly. Method: three hosts on
-this machine; the first has GPU 0, and the others, of which one trains at a time, share GPU 1. With
-a single GPU all of them share it, in slices of time.
+"""Goal: jobs over hosts with a GPU each go on as they do on CPUs when a host is lost or its GPU
+fails twice: a spare host takes its place, or it is taken in when it comes back, with the state in
+memory and the losses of the undisturbed job on one GPU, though two hosts share its batch unevenly.
+Method: three hosts on this machine; the first has GPU 0, and the others, of which one trains at a
+time, share GPU 1. With a single GPU all of them share it, in slices of time.
 
     gpu_hosts_test.py MILLRACE [--backend cuda|cpu] [unittest's options]
 
@@ -163,6 +163,32 @@ class GpuHostsTest(LostHostsCase):
         self.assertGreater(restored["generation"], grown["generation"])
         print(restored["detail"], flush=True)
         self.assertRegex(restored["detail"], "^from memory .*by live state.*, 0 steps trained")
+        self.assert_like(self.curve(), expected)
+
+    def test_a_spare_host_takes_the_place_of_a_failing_gpu(self):
+        job = self.write_job("{pipeline: 1, tensor: 1, data: 1, micro_batch: 1}",
+                             "leave_out_ms: 600000", steps=600, batch=9)
+        expected = self.undisturbed(job, 1)
+        job = self.write_job("{pipeline: 1, tensor: 1, data: 2, micro_batch: 1, zero: 1}",
+                             "spare_hosts: 1, leave_out_ms: 600000", steps=600, batch=9)
+        first, others = self.start(job, 3)
+        self.wait_until("a new run", lambda: self.newest_run() != self.folder)
+        self.kill_worker_twice(1)
+        died = time.monotonic()
+        self.wait_until("training", lambda: len(self.events("training")) == 3)
+        print(f"second SIGKILL of a worker to training on the spare host: "
+              f"{time.monotonic() - died:.2f} s", flush=True)
+        by_agent = {self.agent_of(number): number for number in self.numbers}
+        self.end(first)
+        for process in others.values():
+            self.end(process)
+        left_out, = self.events("device_left_out")
+        self.assertEqual((left_out["rank"], left_out["host"]), (1, f"node{by_agent[1]}"))
+        taken, = self.events("spare_taken")
+        self.assertIn(f"spare host node{by_agent[2]} takes the place", taken["detail"])
+        for detail, again in self.restored():
+            self.assertRegex(detail, "^from memory")
+            self.assertLessEqual(again, 4)
         self.assert_like(self.curve(), expected)
 
 

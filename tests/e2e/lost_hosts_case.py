@@ -117,6 +117,15 @@ class LostHostsCase(unittest.TestCase):
             except (OSError, ValueError):
                 continue  # It has ended, or is none.
 
+    def kill_worker_twice(self, worker):
+        """After more than 20 steps each time."""
+        for num_deaths in (1, 2):
+            self.wait_until("training", lambda: len(self.events("training")) == num_deaths)
+            step = self.step()
+            self.wait_until("steps", lambda: self.step() > step + 20)
+            self.kill_worker(worker)
+            self.wait_until("the death", lambda: len(self.events("worker_died")) == num_deaths)
+
     def kill_host(self, number, word=b""):
         """Ends all of Millrace's processes on a host at once, as a power cut does.
 

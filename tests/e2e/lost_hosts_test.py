@@ -417,12 +417,7 @@ class LostHostsTest(LostHostsCase):
             layout="{pipeline: 1, tensor: 1, data: 6, zero: 0}",
             fault=", spare_hosts: 1, leave_out_ms: 600000, replica_interval_steps: 1")
         first, others = self.start(job)
-        for num_deaths in (1, 2):
-            self.wait_until("training", lambda: len(self.events("training")) == num_deaths)
-            step = self.step()
-            self.wait_until("steps", lambda: self.step() > step + 20)
-            self.kill_worker(2)
-            self.wait_until("the death", lambda: len(self.events("worker_died")) == num_deaths)
+        self.kill_worker_twice(2)
         by_agent = {self.agent_of(number): number for number in self.numbers}
         output = self.end(first)
         for process in others.values():

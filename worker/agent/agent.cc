@@ -49,8 +49,6 @@ namespace {
 
 // How late a worker may be seen to exit.
 constexpr int kPollMs = 40;
-// How long a GPU's driver may keep the news of a worker's death back.
-constexpr absl::Duration kGpuLimit = absl::Milliseconds(100);
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
@@ -208,14 +206,12 @@ class Agent {
 
   // A process of a worker that was ordered before.
   absl::StatusOr<ChildOptions> ChildOf(int32_t worker_idx) {
-    ChildOptions child =
-        OptionsOf({.secret = options_.secret,
-                   .worker_idx = worker_idx,
-                   .address = worker_addresses_.at(worker_idx),
-                   .device_idx = host_job_->devices.first_device_idx +
-                                 places_.DeviceOf(worker_idx),
-                   .log_path = WorkerLog(worker_idx)},
-                  *host_job_, *prepared_);
+    ChildOptions child = OptionsOf({.secret = options_.secret,
+                                    .worker_idx = worker_idx,
+                                    .address = worker_addresses_.at(worker_idx),
+                                    .device_idx = places_.DeviceOf(worker_idx),
+                                    .log_path = WorkerLog(worker_idx)},
+                                   *host_job_, *prepared_);
     ASSIGN_OR_RETURN(const int replica_fd, places_.ReplicaMemoryOf(worker_idx));
     child.keep_fds = {replica_fd};
     child.arguments.insert(child.arguments.end(),
@@ -243,19 +239,14 @@ class Agent {
 
   void TellDeaths() {
     gpus_.ReadLog();
-    const std::vector<WorkerChildren::Death> deaths = workers_.TakeDeaths();
-    std::vector<int32_t> gpus;
-    for (const WorkerChildren::Death& death : deaths) {
-      gpus.push_back(death.wait_status == 0
-                         ? GpuWatch::kNone
-                         : places_.DeviceOf(death.worker_idx));
-    }
-    const std::vector<std::string> about_gpus = gpus_.Explain(gpus, kGpuLimit);
-    for (size_t i = 0; i < deaths.size(); ++i) {
-      const WorkerChildren::Death& death = deaths[i];
-      const std::string how =
-          absl::StrCat(DescribeExit(death.wait_status),
-                       about_gpus[i].empty() ? "" : "; ", about_gpus[i]);
+    for (const WorkerChildren::Death& death : workers_.TakeDeaths()) {
+      std::string how = DescribeExit(death.wait_status);
+      if (death.wait_status != 0) {
+        const std::string about_gpu =
+            gpus_.NoteDeath(places_.DeviceOf(death.worker_idx),
+                            {death.worker_idx, death.incarnation});
+        if (!about_gpu.empty()) absl::StrAppend(&how, "; ", about_gpu);
+      }
       protocol::ToCoordinator message;
       message.mutable_worker_died()->set_worker(death.worker_idx);
       message.mutable_worker_died()->set_incarnation(death.incarnation);
@@ -266,6 +257,14 @@ class Agent {
             ":\n", EndOfLog(WorkerLog(death.worker_idx))));
       }
       Log(absl::StrCat("worker ", death.worker_idx, " ", how));
+      client_->SendReliably(std::move(message));
+    }
+    for (const GpuWatch::Finding& finding : gpus_.TakeFindings()) {
+      protocol::ToCoordinator message;
+      message.mutable_gpu_after_death()->set_worker(finding.process.worker_idx);
+      message.mutable_gpu_after_death()->set_detail(finding.text);
+      Log(absl::StrCat("worker ", finding.process.worker_idx, ", process ",
+                       finding.process.incarnation, ": ", finding.text));
       client_->SendReliably(std::move(message));
     }
   }

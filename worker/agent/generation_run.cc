@@ -17,7 +17,7 @@
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
 #include "planner/program/program.h"
-#include "worker/backend/cuda_backend.h"
+#include "worker/backend/agent_devices.h"
 #include "worker/communicate/gloo_communicator.h"
 #include "worker/cpu/trainer.h"
 #include "worker/data/open_batches.h"
@@ -161,12 +161,11 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
       .tune_command = message_.tune_command()};
   HardwareProfile profile;
   if (job.resources.uses_cuda()) {
-    CudaBackend* backend = nullptr;
-    ASSIGN_OR_RETURN(backend, LoadCudaBackend());
+    ASSIGN_OR_RETURN(const WorkerGpu gpu, FindWorkerGpu(options_.gpu_bus_id));
     // There is more to measure, and it is quick to.
     options.time_budget = absl::Seconds(60);
-    ASSIGN_OR_RETURN(profile, backend->MeasureHardwareProfile(
-                                  options, options_.device_idx, &store_));
+    ASSIGN_OR_RETURN(profile, gpu.backend->MeasureHardwareProfile(
+                                  options, gpu.device_idx, &store_));
   } else {
     RETURN_IF_ERROR(MakeCommunicators());
     options.communicators = communicators_.get();
@@ -285,10 +284,9 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   }
   std::unique_ptr<Trainer> trainer;
   if (job.resources.uses_cuda()) {
-    CudaBackend* backend = nullptr;
-    ASSIGN_OR_RETURN(backend, LoadCudaBackend());
+    ASSIGN_OR_RETURN(const WorkerGpu gpu, FindWorkerGpu(options_.gpu_bus_id));
     ASSIGN_OR_RETURN(
-        trainer, backend->CreateTrainer(options, options_.device_idx, &store_));
+        trainer, gpu.backend->CreateTrainer(options, gpu.device_idx, &store_));
   } else {
     RETURN_IF_ERROR(MakeCommunicators());
     options.communicators = communicators_.get();

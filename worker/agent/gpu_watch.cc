@@ -1,8 +1,9 @@
 #include "worker/agent/gpu_watch.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "fault/gpu_sign.h"
@@ -52,42 +53,71 @@ void GpuWatch::NoteStart(int32_t gpu) {
   ReadLog();
   Gpu* const found = Find(gpu);
   if (found == nullptr) return;
+  for (Death& death : deaths_) {
+    if (&gpus_[death.gpu_idx] != found || death.is_followed) continue;
+    death.is_followed = true;
+    death.xids = found->xids;
+  }
   found->xids.clear();
   found->at_start.reset();
   found->asked_at_start = reader_->Read(found->pci_bus_id);
 }
 
-std::vector<std::string> GpuWatch::Explain(const std::vector<int32_t>& gpus,
-                                           absl::Duration limit) {
-  const absl::Time deadline = MonotonicNow() + limit;
+std::string GpuWatch::NoteDeath(int32_t gpu, const WorkerProcessId& process) {
   ReadLog();
-  std::vector<std::future<GpuReading>> asked(gpus.size());
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    const Gpu* const gpu = Find(gpus[i]);
-    if (gpu != nullptr) asked[i] = reader_->Read(gpu->pci_bus_id);
+  Gpu* const found = Find(gpu);
+  if (found == nullptr) return "";
+  deaths_.push_back({.process = process,
+                     .gpu_idx = static_cast<size_t>(gpu),
+                     .num_told = found->xids.size(),
+                     .asked_at_start = std::move(found->asked_at_start),
+                     .at_start = found->at_start,
+                     .asked = reader_->Read(found->pci_bus_id),
+                     .since = MonotonicNow()});
+  return XidSentence(found->xids);
+}
+
+// `now` is null if the driver has not answered.
+std::string GpuWatch::Explain(Death& death, const GpuReading* now) const {
+  std::vector<std::string> phrases;
+  const std::vector<int32_t>& all =
+      death.is_followed ? death.xids : gpus_[death.gpu_idx].xids;
+  const std::string reported = XidSentence(
+      {all.begin() + static_cast<ptrdiff_t>(death.num_told), all.end()});
+  if (!reported.empty()) phrases.push_back(reported);
+  if (now == nullptr) {
+    phrases.push_back(absl::StrCat("the driver has not said for ",
+                                   absl::FormatDuration(kDriverLimit),
+                                   " how its GPU is"));
+    return absl::StrJoin(phrases, "; ");
   }
-  std::vector<std::string> texts(gpus.size());
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    Gpu* const gpu = Find(gpus[i]);
-    if (gpu == nullptr) continue;
-    std::vector<std::string> phrases;
-    const std::string reported = XidSentence(gpu->xids);
-    if (!reported.empty()) phrases.push_back(reported);
-    // The driver was asked for the start's reading first, so that one is there
-    // if the newer one is.
-    const std::optional<GpuReading> now = TakeReading(
-        &asked[i], std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
-    const std::optional<GpuReading> at_start =
-        TakeReading(&gpu->asked_at_start, absl::ZeroDuration());
-    if (at_start.has_value()) gpu->at_start = at_start;
-    if (now.has_value() && gpu->at_start.has_value()) {
-      for (std::string& phrase : GpuFailures(gpu->at_start->sign, now->sign)) {
-        phrases.push_back(std::move(phrase));
-      }
+  // The driver was asked for the start's reading first, so that one is there if
+  // the newer one is.
+  if (!death.at_start.has_value()) {
+    death.at_start = TakeReading(&death.asked_at_start, absl::ZeroDuration());
+  }
+  if (death.at_start.has_value()) {
+    for (std::string& phrase : GpuFailures(death.at_start->sign, now->sign)) {
+      phrases.push_back(std::move(phrase));
     }
-    texts[i] = absl::StrJoin(phrases, "; ");
   }
-  return texts;
+  return absl::StrJoin(phrases, "; ");
+}
+
+std::vector<GpuWatch::Finding> GpuWatch::TakeFindings() {
+  ReadLog();
+  std::vector<Finding> findings;
+  const absl::Time now = MonotonicNow();
+  std::erase_if(deaths_, [&](Death& death) {
+    const std::optional<GpuReading> reading =
+        TakeReading(&death.asked, absl::ZeroDuration());
+    if (!reading.has_value() && now - death.since < kDriverLimit) return false;
+    std::string text =
+        Explain(death, reading.has_value() ? &*reading : nullptr);
+    if (!text.empty()) findings.push_back({death.process, std::move(text)});
+    return true;
+  });
+  return findings;
 }
 
 }  // namespace millrace

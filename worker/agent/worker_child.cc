@@ -56,8 +56,7 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
   const HostAddress& address = worker.address;
   ChildOptions child = {
       .arguments = {"worker", "--worker", absl::StrCat(worker.worker_idx),
-                    "--host-address", address.address, "--device",
-                    absl::StrCat(worker.device_idx), "--threads", threads,
+                    "--host-address", address.address, "--threads", threads,
                     "--heartbeat-ms",
                     absl::StrCat(job.fault.heartbeat_interval_ms), "--run",
                     host_job.run, "--checkpoints",
@@ -68,13 +67,10 @@ ChildOptions OptionsOf(const WorkerChild& worker, const HostJob& host_job,
                       {"OMP_NUM_THREADS", threads},
                       {"OMP_WAIT_POLICY", "passive"}},
       .log_path = worker.log_path};
-  if (job.resources.uses_cuda()) child.arguments.push_back("--gpu");
-  const AgentDevices& devices = host_job.devices;
-  if (!devices.gpu_bus_ids.empty()) {
+  if (job.resources.uses_cuda()) {
     child.arguments.insert(
         child.arguments.end(),
-        {"--gpu-bus-id",
-         devices.gpu_bus_ids.at(worker.device_idx - devices.first_device_idx)});
+        {"--gpu-bus-id", host_job.devices.gpu_bus_ids.at(worker.device_idx)});
   }
   if (job.resources.transport != "nccl" &&
       std::getenv(kConnectionsVariable) == nullptr) {

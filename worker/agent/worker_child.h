@@ -24,7 +24,7 @@ struct WorkerChild {
   std::string secret;
   int32_t worker_idx = 0;
   HostAddress address;  // Where it listens.
-  int32_t device_idx = 0;
+  int32_t device_idx = 0;  // Among the devices of its agent.
   std::string log_path;
 };
 // The things that the processes of a worker, which follow one another, share.

@@ -23,7 +23,7 @@
 #include "worker/agent/host_sign.h"
 #include "worker/agent/replica_keeper.h"
 #include "worker/agent/standby.h"
-#include "worker/backend/cuda_backend.h"
+#include "worker/backend/agent_devices.h"
 
 namespace millrace {
 namespace {
@@ -48,7 +48,7 @@ class WorkerProcess {
 
   absl::Status Run() {
     // The generation begins once the others have ended theirs.
-    if (options_.uses_gpu) {
+    if (!options_.gpu_bus_id.empty()) {
       warming_up_ = std::thread([this] { WarmUp(); });
     }
     if (options_.standby_fd >= 0) {
@@ -126,14 +126,14 @@ class WorkerProcess {
   void WarmUp() const {
     const double began_s = MonotonicSeconds();
     // Its error is met again, and reported, where the trainer is made.
-    const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
-    if (!backend.ok()) return;
-    const double loaded_s = MonotonicSeconds();
-    (*backend)->WarmUp(options_.device_idx);
+    const absl::StatusOr<WorkerGpu> gpu = FindWorkerGpu(options_.gpu_bus_id);
+    if (!gpu.ok()) return;
+    const double found_s = MonotonicSeconds();
+    gpu->backend->WarmUp(gpu->device_idx);
     std::cerr << absl::StrFormat(
-                     "GPU %d ready in %.2f s; libraries %.3f s, device %.3f s",
-                     options_.device_idx, MonotonicSeconds() - began_s,
-                     loaded_s - began_s, MonotonicSeconds() - loaded_s)
+                     "GPU %s ready in %.2f s; libraries %.3f s, device %.3f s",
+                     options_.gpu_bus_id, MonotonicSeconds() - began_s,
+                     found_s - began_s, MonotonicSeconds() - found_s)
               << std::endl;
   }
 

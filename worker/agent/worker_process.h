@@ -22,9 +22,7 @@ struct WorkerOptions {
   WorkerIdx worker{};
   int32_t incarnation = 1;
   std::string host_address;  // Where peers reach this machine.
-  int32_t device_idx = 0;    // On this host, where the job uses GPUs.
-  bool uses_gpu = false;
-  std::string gpu_bus_id;  // CudaDeviceInfo::pci_bus_id. Empty: not known.
+  std::string gpu_bus_id;  // CudaDeviceInfo::pci_bus_id. Empty: on CPU cores.
   int32_t num_threads = 1;
   absl::Duration heartbeat_interval = absl::Milliseconds(200);
   // The memory file for copies of the training state (replica_store.h), which

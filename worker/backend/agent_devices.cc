@@ -128,4 +128,23 @@ absl::StatusOr<AgentDevices> FindAgentDevices(
   return devices;
 }
 
+absl::StatusOr<int32_t> IndexOfGpu(const std::vector<CudaDeviceInfo>& gpus,
+                                   const std::string& pci_bus_id) {
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (gpus[i].pci_bus_id == pci_bus_id) return static_cast<int32_t>(i);
+  }
+  return absl::InternalError(absl::StrCat(
+      "GPU ", pci_bus_id, " is no longer among the GPUs that CUDA finds (",
+      DescribeGpus(gpus),
+      "); dmesg says so if it has fallen off the bus (Xid 79)"));
+}
+
+absl::StatusOr<WorkerGpu> FindWorkerGpu(const std::string& pci_bus_id) {
+  ASSIGN_OR_RETURN(CudaBackend* const backend, LoadCudaBackend());
+  ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> gpus,
+                   backend->ListDevices());
+  ASSIGN_OR_RETURN(const int32_t device_idx, IndexOfGpu(gpus, pci_bus_id));
+  return WorkerGpu{.backend = backend, .device_idx = device_idx};
+}
+
 }  // namespace millrace

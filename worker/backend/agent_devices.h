@@ -59,6 +59,20 @@ absl::StatusOr<AgentDevices> FindAgentDevices(
     const ResourceSpec& resources, const HostShare& share,
     std::vector<std::string>* warnings);
 
+// A worker's GPU as its own process reaches it.
+struct WorkerGpu {
+  CudaBackend* backend;
+  int32_t device_idx;  // In CUDA's order.
+};
+
+// CUDA counts GPUs anew in each process, without those that have fallen off the
+// bus, so only the bus id names the same GPU to an agent and to workers that
+// start later. Internal if there is none with it any more. Other errors are
+// those of LoadCudaBackend() and CudaBackend.
+absl::StatusOr<WorkerGpu> FindWorkerGpu(const std::string& pci_bus_id);
+absl::StatusOr<int32_t> IndexOfGpu(const std::vector<CudaDeviceInfo>& gpus,
+                                   const std::string& pci_bus_id);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
 
@@ -50,6 +51,18 @@ TEST(ShareCoresTest, SharesWhatTheJobLeavesOpen) {
       {.devices_per_agent = 64, .threads_per_device = 2}, kMachine, {});
   EXPECT_EQ(more.num_devices, 64);
   EXPECT_EQ(more.threads_per_device, 2);
+}
+
+// Goal: a worker finds its GPU when another one has gone, and never takes
+// another for its own.
+TEST(IndexOfGpuTest, FollowsTheBusId) {
+  std::vector<CudaDeviceInfo> gpus = Gpus(4);
+  EXPECT_EQ(*IndexOfGpu(gpus, "0000:3b:00.0"), 3);
+  gpus.erase(gpus.begin() + 1);
+  EXPECT_EQ(*IndexOfGpu(gpus, "0000:3b:00.0"), 2);
+  const auto gone = IndexOfGpu(gpus, "0000:1b:00.0");
+  EXPECT_TRUE(absl::IsInternal(gone.status())) << gone.status();
+  EXPECT_THAT(gone.status().message(), HasSubstr("GPU 0000:1b:00.0"));
 }
 
 // Goal: every GPU has one worker, agents of a host take neighbours without

@@ -34,6 +34,7 @@
 #include "worker/train/gathered_parameters.h"
 #include "worker/train/progress_board.h"
 #include "worker/train/state_snapshot.h"
+#include "worker/train/step_pace.h"
 #include "worker/train/trainer.h"
 
 namespace millrace {
@@ -121,6 +122,10 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote);
   // Takes the result of the newest step, which must not have been taken.
   absl::StatusOr<StepResult> TakeResult();
+  // Waits until the untaken step, if one runs, is about to end: where a peer
+  // may die meanwhile.
+  absl::Status AwaitNearEnd();
+  bool HasEnded(int64_t step);
   // After a step whose result was not finite: waits for the next one, which is
   // under way and changes nothing, and forgets it. Steps change weights again.
   absl::Status TakeBackStep();
@@ -155,6 +160,7 @@ class CudaTrainer : public Trainer {
   int64_t untaken_step_ = 0;  // Given to the device, result not taken; 0: none.
   bool paused_ = true;        // The device was let run dry since the last step.
   double step_time_s_ = 0;    // The newest step whose result was taken.
+  StepPace pace_;
   int64_t device_bytes_ = 0;
   int64_t steps_run_ = 0;
   bool fills_device_ = false;  // Destination() was asked for, and gave that.

@@ -147,20 +147,24 @@ absl::StatusOr<CudaExecutor::Progress> CudaExecutor::ReadProgress(
   return progress;
 }
 
-absl::Status CudaExecutor::Run(CudaPreparedProgram& prepared) {
+absl::Status CudaExecutor::MakeReady(CudaPreparedProgram& prepared) {
   RETURN_IF_ERROR(AddLanes(prepared.program()));
   const bool may_capture = options_.use_graphs && prepared.has_run_ &&
                            !prepared.graph_failed_ &&
                            prepared.graph_ == nullptr;
-  prepared.has_run_ = true;
-  if (may_capture) {
-    const absl::Status captured = Capture(prepared, nullptr, &prepared.graph_);
-    if (!captured.ok()) {
-      prepared.graph_failed_ = true;
-      std::cerr << options_.name << ": no CUDA graph, steps go to the streams: "
-                << captured.message() << std::endl;
-    }
+  if (!may_capture) return absl::OkStatus();
+  const absl::Status captured = Capture(prepared, nullptr, &prepared.graph_);
+  if (!captured.ok()) {
+    prepared.graph_failed_ = true;
+    std::cerr << options_.name << ": no CUDA graph, steps go to the streams: "
+              << captured.message() << std::endl;
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::Run(CudaPreparedProgram& prepared) {
+  RETURN_IF_ERROR(MakeReady(prepared));
+  prepared.has_run_ = true;
   if (prepared.graph_ == nullptr) return RunOnStreams(prepared, nullptr);
   return CudaStatus(cudaGraphLaunch(prepared.graph_, stream()),
                     "launch a Program's graph");

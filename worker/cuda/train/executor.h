@@ -87,6 +87,9 @@ class CudaExecutor {
   // Creates an executor on the current device.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(Options options);
 
+  // Does what the next Run() would have to do on the host before the device has
+  // work: captures the graph where one is due.
+  absl::Status MakeReady(CudaPreparedProgram& prepared);
   // Enqueues a run and returns without waiting for the device. It starts after
   // what stream() was given before, and what stream() is given afterwards
   // starts after it. Errors name the instruction; a graph that cannot be

@@ -42,8 +42,9 @@ class RankCommunication {
  private:
   RankCommunication() = default;
 
-  std::unique_ptr<PeerCopies> copies_;
   std::unique_ptr<NcclCommunicatorSet> communicators_;
+  // Ends first. After an abort NCCL's threads go on with theirs meanwhile.
+  std::unique_ptr<PeerCopies> copies_;
 };
 
 }  // namespace millrace

@@ -240,6 +240,8 @@ absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
     return Fail(status, absl::StrCat("step ", step));
   }
   completed_steps_ = step;
+  pace_.Launched(MonotonicSeconds(),
+                 untaken_step_ == 0 || HasEnded(untaken_step_));
   if (progress_ != nullptr) progress_->BeginStep(step);
   paused_ = false;
   if (untaken_step_ != 0) {
@@ -274,6 +276,10 @@ absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
   const bool measure = request.measure && check == nullptr;
   record.measured = measure ? prepared : nullptr;
   const bool had_graph = prepared->has_graph();
+  if (!measure && check == nullptr) {
+    RETURN_IF_ERROR(executor_->MakeReady(*prepared));
+  }
+  RETURN_IF_ERROR(AwaitNearEnd());
   RETURN_IF_ERROR(check != nullptr ? executor_->RunObserved(*prepared, *check)
                   : measure        ? executor_->RunMeasured(*prepared)
                                    : executor_->Run(*prepared));
@@ -282,8 +288,25 @@ absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
   return absl::OkStatus();
 }
 
+absl::Status CudaTrainer::AwaitNearEnd() {
+  if (untaken_step_ == 0 || communication_ == nullptr) return absl::OkStatus();
+  const absl::Duration left =
+      absl::Seconds(pace_.NextAt() - MonotonicSeconds());
+  if (left <= absl::ZeroDuration()) return absl::OkStatus();
+  const absl::Status status =
+      WaitForEnd(RecordOf(untaken_step_), left, aborted_, communication_.get());
+  return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
+}
+
+bool CudaTrainer::HasEnded(int64_t step) {
+  return cudaEventQuery(RecordOf(step).end.get()) != cudaErrorNotReady;
+}
+
 absl::StatusOr<StepResult> CudaTrainer::TakeResult() {
+  const bool runs = !HasEnded(untaken_step_);
   RETURN_IF_ERROR(WaitForStep());
+  std::optional<double> seen_s;
+  if (runs) seen_s = MonotonicSeconds();
   const RunRecord& record = RecordOf(untaken_step_);
   untaken_step_ = 0;
   StepResult result = ResultOf(record);
@@ -292,6 +315,7 @@ absl::StatusOr<StepResult> CudaTrainer::TakeResult() {
       record.end.SecondsSince(record.follows ? RecordOf(record.step - 1).end
                                              : record.start));
   step_time_s_ = result.step_time_s;
+  pace_.Ended(step_time_s_, seen_s);
   if (record.measured != nullptr) {
     ASSIGN_OR_RETURN(result.timeline, record.measured->ReadTimeline());
     result.timeline->rank = rank_;

@@ -153,7 +153,9 @@ TEST(CudaGatheredRanksTest, GatheredParametersAreTheirOwners) {
         }
         const bool differs = flips && check + 1 == kChecks;
         EXPECT_EQ(CompareGathered(layout, hashes).agree, !differs) << check;
-        if (check > 0) EXPECT_NE(hashes, HashesOf(store, check - 1));
+        if (check > 0) {
+          EXPECT_NE(hashes, HashesOf(store, check - 1));
+        }
       }
     }
   }
