@@ -1,39 +1,23 @@
 #include "worker/cuda/train/rank_communication.h"
 
-#include <cuda_runtime_api.h>
-
-#include <future>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/status.h"
 
 namespace millrace {
 
 absl::StatusOr<std::unique_ptr<RankCommunication>> RankCommunication::Create(
     const PeerCopyOptions& options, const std::atomic<bool>& abort_requested) {
   std::unique_ptr<RankCommunication> made(new RankCommunication);
-  int device = 0;
-  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "get the device"));
-  // Each takes a third of a second and needs nothing of the other.
-  std::future<absl::Status> copies;
-  if (options.layout.copy_engines.any()) {
-    copies = std::async(std::launch::async, [&]() -> absl::Status {
-      RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "use the device"));
-      ASSIGN_OR_RETURN(made->copies_,
-                       PeerCopies::Create(options, abort_requested));
-      return absl::OkStatus();
-    });
-  }
-  auto communicators = NcclCommunicatorSet::Create({.layout = options.layout,
-                                                    .rank = options.rank,
-                                                    .store = options.store,
-                                                    .timeout = options.timeout},
-                                                   abort_requested);
-  const absl::Status copied = copies.valid() ? copies.get() : absl::OkStatus();
-  ASSIGN_OR_RETURN(made->communicators_, std::move(communicators));
-  RETURN_IF_ERROR(copied);
+  ASSIGN_OR_RETURN(made->communicators_,
+                   NcclCommunicatorSet::Create({.layout = options.layout,
+                                                .rank = options.rank,
+                                                .store = options.store,
+                                                .timeout = options.timeout},
+                                               abort_requested));
+  if (!options.layout.copy_engines.any()) return made;
+  // Not beside NCCL's: both hold the driver's lock most of the time, and a
+  // restore that allocates page-locked memory meanwhile waits for both.
+  ASSIGN_OR_RETURN(made->copies_, PeerCopies::Create(options, abort_requested));
   return made;
 }
 
