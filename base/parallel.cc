@@ -54,8 +54,6 @@ int NumCoresUpTo(int most) {
 
 int NumCopyThreads() { return NumCoresUpTo(8); }
 
-int NumLoadThreads() { return NumCoresUpTo(16); }
-
 int NumComputeThreads() { return NumCoresUpTo(64); }
 
 }  // namespace millrace

@@ -26,9 +26,6 @@ absl::Status CheckNotStopped(const std::stop_token& stop);
 // Threads for moving much memory, which one core does at a fraction of what the
 // memory could: what this machine has, eight at most.
 int NumCopyThreads();
-// The same for loads that training waits for, when nothing else needs the
-// cores: sixteen at most.
-int NumLoadThreads();
 
 // Threads for work that the cores' arithmetic bounds: the cores this process
 // may run on, 64 at most.

@@ -459,7 +459,7 @@ absl::Status LoadPieces(FileSystem& files, const std::string& folder,
     return lanes.has_value() ? lanes->Load(list.chunks[i])
                              : LoadToHost(list.chunks[i]);
   };
-  RETURN_IF_ERROR(ParallelFor(num_chunks, NumLoadThreads(), load));
+  RETURN_IF_ERROR(ParallelFor(num_chunks, NumCopyThreads(), load));
   return lanes.has_value() ? lanes->Finish() : absl::OkStatus();
 }
 
