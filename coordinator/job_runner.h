@@ -159,6 +159,7 @@ class JobRunner {
   void GoBack(ReplicasDiffer event);
   static std::string BackToText(int64_t trusted_step);  // For people.
   void OnBadStep(Rank rank, const protocol::ToCoordinator& message);
+  std::string TextOf(const BadStepVerdict& verdict) const;
   void WatchCompute(Rank rank, const protocol::StepDone& step);
   void WatchLoss(int64_t step, double loss);
   std::string NameOf(Rank rank) const;

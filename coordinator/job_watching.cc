@@ -50,7 +50,7 @@ void JobRunner::BeginWatching() {
   watched_ = state_->generation();
   const Layout& layout = plan_->layout;
   hang_watch_.Begin(layout.num_ranks(), plan_->step_time_s, MonotonicNow());
-  bad_steps_.Begin(layout.num_ranks());
+  bad_steps_.Begin(layout);
   state_hashes_.clear();
   hosts_.clear();
   // Ranks of one stage with different micro-batches compute for different
@@ -235,51 +235,37 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
   const Generation generation{message.generation()};
   if (generation != state_->generation() || generation != watched_) return;
   const protocol::BadStep& bad = message.bad_step();
-  const std::optional<BadStepVerdict> verdict =
-      bad_steps_.Note(rank, {.step = bad.step(),
-                             .passed = bad.passed(),
-                             .origin = bad.origin(),
-                             .largest_amax = bad.largest_amax(),
-                             .largest_in = bad.largest_in()});
+  BadStepReport report = {.step = bad.step(),
+                          .passed = bad.passed(),
+                          .origin = bad.origin(),
+                          .largest_amax = bad.largest_amax(),
+                          .largest_in = bad.largest_in()};
+  if (bad.has_elsewhere()) {
+    report.elsewhere = {.passed = bad.elsewhere().passed(),
+                        .origin = bad.elsewhere().origin()};
+  }
+  const std::optional<BadStepVerdict> verdict = bad_steps_.Note(rank, report);
   if (!verdict.has_value()) return;
+  const bool counts = verdict->passed || verdict->passed_elsewhere;
   EventRecord record = {.event = "not_finite",
                         .generation = message.generation(),
-                        .step = verdict->step};
-  if (verdict->passed) {
-    record.detail =
-        "loss or gradient was not a number, and was one when the step was run "
-        "again: some device computed wrongly; the step counts";
-  } else {
-    record.detail =
-        "loss or gradient is not a number; the weights were left as they were";
-    if (verdict->origins.empty()) {
-      absl::StrAppend(&record.detail,
-                      "; no op made it: some parameters are not numbers");
-    } else {
-      record.rank = ToInt(verdict->origins[0].first);
-      record.host = state_->HostOf(state_->members()[record.rank]);
-      absl::StrAppend(
-          &record.detail, "; it began in ",
-          absl::StrJoin(verdict->origins, ", in ",
-                        [this](std::string* out, const auto& origin) {
-                          absl::StrAppend(out, origin.second, " of ",
-                                          NameOf(origin.first));
-                        }));
-    }
-    if (verdict->largest_on != Rank{-1}) {
-      absl::StrAppend(
-          &record.detail,
-          absl::StrFormat("; of the tensors that were copied in 8 bits, the "
-                          "largest magnitude was %.3g, in ",
-                          verdict->largest_amax),
-          verdict->largest_in, " of ", NameOf(verdict->largest_on));
-    }
+                        .step = verdict->step,
+                        .detail = TextOf(*verdict)};
+  if (!verdict->passed && !verdict->origins.empty()) {
+    record.rank = ToInt(verdict->origins[0].first);
+    record.host = state_->HostOf(state_->members()[record.rank]);
   }
   output_->Event(record);
-  if (verdict->passed || verdict->num_in_row == 1) {
+  if (counts || verdict->num_in_row == 1 || !verdict->suspects.empty()) {
     progress_->Line(absl::StrCat("step ", verdict->step, ": ", record.detail));
   }
-  if (verdict->passed) return;
+  // Found by their numbers before this generation ends.
+  const std::vector<WorkerIdx> members = state_->members();
+  for (const Rank suspect : verdict->suspects) {
+    Handle(ReplaceWorker{members[ToInt(suspect)],
+                         "it computes wrongly what others compute well"});
+  }
+  if (counts || !verdict->suspects.empty()) return;
   const int32_t most = job_.fault.max_skipped_steps;
   if (job_.fault.on_bad_gradient == "stop") {
     Handle(TrainingHopeless{
@@ -291,6 +277,50 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
                                  "fault.max_skipped_steps = ",
                                  most, ": ", record.detail)});
   }
+}
+
+std::string JobRunner::TextOf(const BadStepVerdict& verdict) const {
+  if (verdict.passed) {
+    return "loss or gradient was not a number, and was one when the step was "
+           "run again: some device computed wrongly; the step counts";
+  }
+  std::string text =
+      verdict.passed_elsewhere
+          ? "loss or gradient was not a number, twice, and was one when other "
+            "ranks computed the same samples; the step counts"
+          : "loss or gradient is not a number; the weights were left as they "
+            "were";
+  if (verdict.origins.empty()) {
+    absl::StrAppend(&text, "; no op made it: some parameters are not numbers");
+  } else {
+    absl::StrAppend(&text, "; it began in ",
+                    absl::StrJoin(verdict.origins, ", in ",
+                                  [this](std::string* out, const auto& origin) {
+                                    absl::StrAppend(out, origin.second, " of ",
+                                                    NameOf(origin.first));
+                                  }));
+  }
+  if (verdict.cause == BadStepCause::kSamples) {
+    absl::StrAppend(&text,
+                    "; with exchanged samples it began where these were: they "
+                    "make it, or what the model makes of them");
+  } else if (verdict.cause == BadStepCause::kDevices) {
+    absl::StrAppend(&text,
+                    "; other ranks compute the same samples well: replacing ",
+                    absl::StrJoin(verdict.suspects, ", ",
+                                  [this](std::string* out, Rank suspect) {
+                                    absl::StrAppend(out, NameOf(suspect));
+                                  }));
+  }
+  if (verdict.largest_on != Rank{-1}) {
+    absl::StrAppend(
+        &text,
+        absl::StrFormat("; of the tensors that were copied in 8 bits, the "
+                        "largest magnitude was %.3g, in ",
+                        verdict.largest_amax),
+        verdict.largest_in, " of ", NameOf(verdict.largest_on));
+  }
+  return text;
 }
 
 void JobRunner::WatchLoss(int64_t step, double loss) {

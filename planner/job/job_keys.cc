@@ -369,8 +369,8 @@ const JobKey kOtherKeys[] = {
      .choices = "warn|replace"},
     {KEY(fault.on_bad_gradient),
      .doc = "What follows when loss or gradient is not a number also after the "
-            "step was run again: skip leaves the weights as they were and goes "
-            "on; stop ends the run.",
+            "step was run again, and no rank is found to compute wrongly: skip "
+            "leaves the weights as they were and goes on; stop ends the run.",
      .choices = "skip|stop"},
     {KEY(fault.max_skipped_steps),
      .doc = "Steps in a row that may be skipped for such a gradient; the run "

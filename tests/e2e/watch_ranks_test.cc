@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -204,9 +205,9 @@ std::string WeightsIn(const std::string& checkpoint, size_t num_bytes) {
   return content.substr(sizeof(header_bytes) + header_bytes, num_bytes);
 }
 
-// Flips a bit of `bytes` wherever they lie in the process's own memory; returns
-// in how many places.
-int FlipIn(pid_t pid, const std::string& bytes) {
+// Writes `others` over the first of `bytes` wherever these lie in the process's
+// own memory; returns in how many places.
+int WriteIn(pid_t pid, const std::string& bytes, const std::string& others) {
   const int fd = open(absl::StrCat("/proc/", pid, "/mem").c_str(), O_RDWR);
   if (fd < 0) return 0;
   int num_places = 0;
@@ -223,13 +224,19 @@ int FlipIn(pid_t pid, const std::string& bytes) {
     }
     for (size_t at = memory.find(bytes); at != std::string::npos;
          at = memory.find(bytes, at + 1)) {
-      const char flipped = static_cast<char>(bytes[0] ^ 0x10);
-      num_places +=
-          pwrite(fd, &flipped, 1, static_cast<off_t>(begin + at)) == 1;
+      num_places += pwrite(fd, others.data(), others.size(),
+                           static_cast<off_t>(begin + at)) ==
+                    static_cast<ssize_t>(others.size());
     }
   }
   close(fd);
   return num_places;
+}
+
+// Flips a bit of them.
+int FlipIn(pid_t pid, const std::string& bytes) {
+  return WriteIn(pid, bytes,
+                 std::string(1, static_cast<char>(bytes[0] ^ 0x10)));
 }
 
 // Flips one bit of a weight of the last of `num_ranks` replicas and expects the
@@ -279,6 +286,41 @@ void ExpectHealed(const std::string& name, int32_t num_ranks, bool outvoted) {
 // replica that differs from three others is replaced.
 TEST(WatchRanksTest, FlippedWeightIsOutvoted) {
   ExpectHealed("flipped-4", 4, /*outvoted=*/true);
+}
+
+// Goal: a weight that is no number in one of three replicas is noticed in the
+// step that reads it, though replicas are not compared by intervals. That
+// replica is replaced, and no step is skipped for it.
+TEST(WatchRanksTest, NotANumberInOneReplicaIsOutvoted) {
+  const JobFolder folder("not-a-number");
+  const std::string job = WriteChangedJob(
+      folder,
+      {.num_steps = 400,
+       .checkpoint_interval = 1000,
+       .devices_per_agent = 3,
+       .layout = "{data: 3, tensor: 1, pipeline: 1, zero: 0}",
+       .extra = "profile_output: none\n"
+                "fault: {replica_check_steps: 0, max_skipped_steps: 2}\n"},
+      "learning_rate: 3e-3", "learning_rate: 1e-30");
+  JobProcess undisturbed(folder, RunCommand(job));
+  ASSERT_EQ(undisturbed.Wait(), 0) << undisturbed.Output();
+  const std::string expected = ReadResult(folder)["parameter_hash"];
+  const std::string weights = WeightsIn(
+      folder.path + "/runs/tiny-latest/checkpoints/step-00000400", 64);
+
+  JobProcess process(folder, RunCommand(job));
+  const std::vector<pid_t> workers = WorkersInTraining(process, folder, 3);
+  const float no_number = std::numeric_limits<float>::quiet_NaN();
+  const std::string bytes(reinterpret_cast<const char*>(&no_number),
+                          sizeof(no_number));
+  if (WriteIn(workers.back(), weights, bytes) == 0) {
+    GTEST_SKIP() << "this system lets no process write another's memory";
+  }
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
+  EXPECT_EQ(CountEvents(folder, "replicas_differ"), 1);
+  EXPECT_EQ(CountEvents(folder, "worker_killed"), 1);
+  EXPECT_EQ(CountEvents(folder, "generation_started"), 2);
 }
 
 // Goal: two replicas that differ both go back to the last state that was known

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "fault/bad_steps.h"
 #include "fault/checkpoint.h"
 #include "fault/replica_check.h"
 #include "worker/agent/generation_run.h"
@@ -34,10 +35,9 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
                                           StepResult* result) {
   // It takes longer than others, as a first step does.
   activity_ = RankActivity::kFirstStep;
+  StepRequest request = {.vote_to_stop = votes_to_stop()};
   CheckedStep checked;
-  ASSIGN_OR_RETURN(checked,
-                   trainer_->RepeatStep(
-                       {.vote_to_stop = votes_to_stop(), .measure = false}));
+  ASSIGN_OR_RETURN(checked, trainer_->RepeatStep(request));
   protocol::ToCoordinator message = NewMessage();
   protocol::BadStep* bad = message.mutable_bad_step();
   bad->set_step(result->step);
@@ -45,8 +45,21 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
   bad->set_origin(checked.origin);
   bad->set_largest_amax(checked.largest_amax);
   bad->set_largest_in(checked.largest_in);
-  client_->SendReliably(std::move(message));
+  if (!checked.result.finite &&
+      CanExchangeSamples(trainer_->program().layout)) {
+    request.sample_shift = 1;
+    ASSIGN_OR_RETURN(checked, trainer_->RepeatStep(request));
+    bad->mutable_elsewhere()->set_passed(checked.result.finite);
+    bad->mutable_elsewhere()->set_origin(checked.origin);
+  }
   *result = std::move(checked.result);
+  // Parameters that are not numbers in one replica alone have no op that made
+  // them. The coordinator hears of them first.
+  if (!result->finite) {
+    RETURN_IF_ERROR(HashState());
+    RETURN_IF_ERROR(FinishHash(trainer_->completed_steps()));
+  }
+  client_->SendReliably(std::move(message));
   return result->finite ? RetakeSnapshots(job) : absl::OkStatus();
 }
 

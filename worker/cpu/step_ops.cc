@@ -21,9 +21,8 @@ absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
   }
   const Layout& layout = context.layout;
   const bool training = context.program->kind == ProgramKind::kTraining;
-  BatchRequest request = RequestOf(
-      layout, training ? DataSplit::kTraining : DataSplit::kValidation,
-      context.coordinates.data, in.microbatch_idx);
+  const DataSplit split =
+      training ? DataSplit::kTraining : DataSplit::kValidation;
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   const bool pairs = layout.trains_preferences();
   const BatchPointers out = {
@@ -32,8 +31,16 @@ absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
       .document_starts = context.Output<int32_t>(in, 2),
       .pair_starts = pairs ? context.Output<int32_t>(in, 3) : nullptr,
       .references = pairs ? context.Output<float>(in, 4) : nullptr};
-  return [request, out, batches = context.batches, inputs = context.inputs,
-          num_tokens = attributes.rows * attributes.cols]() mutable {
+  return [layout, split, out, data_idx = context.coordinates.data,
+          microbatch_idx = in.microbatch_idx, batches = context.batches,
+          inputs = context.inputs,
+          num_tokens = attributes.rows * attributes.cols] {
+    BatchRequest request =
+        RequestOf(layout, split,
+                  split == DataSplit::kTraining
+                      ? (data_idx + inputs->sample_shift) % layout.data
+                      : data_idx,
+                  microbatch_idx);
     request.step = inputs->step;
     if (out.pair_starts != nullptr) {
       std::fill_n(out.pair_starts, num_tokens, -1);

@@ -268,6 +268,7 @@ class CpuTrainer final : public Trainer {
     step_began_s_ = MonotonicSeconds();
     moment_copies_->Release();
     inputs_.step = completed_steps_ + 1;
+    inputs_.sample_shift = request.sample_shift;
     inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
     ASSIGN_OR_RETURN(const double trained_share,
                      batches_->TrainedShare(DataSplit::kTraining, inputs_.step,

@@ -31,6 +31,7 @@ struct StepInputs {
   int64_t step = 0;  // The first is 1.
   double learning_rate = 0;
   double token_scale = 1;  // TokenScaleOf(), in trained_tokens.h.
+  int32_t sample_shift = 0;  // StepRequest's.
 };
 
 // The objects that ops of one rank share beside the arenas: kernels planned for

@@ -64,6 +64,11 @@ struct StepRequest {
   // Asks for the step's timeline, which costs a GPU some of the step's time. A
   // CPU measures every step.
   bool measure = false;
+  // RepeatStep() alone: each data replica computes the samples of the one so
+  // many further on, modulo their number. Only where CanExchangeSamples()
+  // (fault/bad_steps.h). The global batch is the same, its sums have another
+  // order.
+  int32_t sample_shift = 0;
 };
 
 // Means over the pairs of a step. A reward is beta times what an answer's

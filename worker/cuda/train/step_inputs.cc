@@ -173,8 +173,10 @@ void StepInputFeed::LoadLoop() {
   }
 }
 
-void StepInputFeed::Fill(DataSplit split, int64_t step, Slot& slot) const {
+void StepInputFeed::Fill(DataSplit split, int64_t step, Slot& slot,
+                         int32_t sample_shift) const {
   slot.step = step;
+  slot.sample_shift = sample_shift;
   slot.num_documents = 0;
   const int64_t num_microbatches =
       split == DataSplit::kTraining ? num_microbatches_ : 1;
@@ -196,7 +198,9 @@ absl::Status StepInputFeed::FillMicrobatch(DataSplit split, int64_t step,
                                            Slot& slot) const {
   const Layout& layout = options_.layout;
   BatchRequest request =
-      RequestOf(layout, split, options_.coordinates.data, microbatch_idx);
+      RequestOf(layout, split,
+                (options_.coordinates.data + slot.sample_shift) % layout.data,
+                microbatch_idx);
   request.step = step;
   const int64_t at = microbatch_idx * num_tokens_;
   BatchPointers out = {.tokens = slot.views.tokens + at,
@@ -221,11 +225,14 @@ absl::Status StepInputFeed::FillMicrobatch(DataSplit split, int64_t step,
 }
 
 absl::StatusOr<int64_t> StepInputFeed::EnqueueTrainingStep(
-    int64_t step, bool vote_to_stop, double* scalars, cudaStream_t stream) {
+    int64_t step, const StepRequest& request, double* scalars,
+    cudaStream_t stream) {
   WaitUntilIdle();
   Slot& slot = training_[step % kNumTrainingSlots];
   // Nobody knew the first step, or one after a checkpoint was loaded.
-  if (slot.step != step) Fill(DataSplit::kTraining, step, slot);
+  if (slot.step != step || slot.sample_shift != request.sample_shift) {
+    Fill(DataSplit::kTraining, step, slot, request.sample_shift);
+  }
   *slot.views.optimizer = {
       .learning_rate = LearningRateAt(options_.job.training, step),
       .step = step};
@@ -236,7 +243,7 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueTrainingStep(
   }
   trained_share_ = slot.trained_share;
   std::fill_n(slot.views.votes, num_votes_, 0.0);
-  if (vote_to_stop) slot.views.votes[0] = 1;
+  if (request.vote_to_stop) slot.views.votes[0] = 1;
   return EnqueueCopies(slot, scalars, stream);
 }
 

@@ -22,6 +22,7 @@
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/device/op.h"
 #include "worker/data/batch_source.h"
+#include "worker/train/trainer.h"
 
 namespace millrace {
 
@@ -77,7 +78,8 @@ class StepInputFeed {
   // scalars at `scalars`, on the device. Waits for the batch if it is not there
   // yet. Returns the variant of the Program that the step needs.
   // InvalidArgument if no token of the global batch is trained.
-  absl::StatusOr<int64_t> EnqueueTrainingStep(int64_t step, bool vote_to_stop,
+  absl::StatusOr<int64_t> EnqueueTrainingStep(int64_t step,
+                                              const StepRequest& request,
                                               double* scalars,
                                               cudaStream_t stream);
   // The same for validation pass `batch` (the first is 1), read here and now.
@@ -109,7 +111,8 @@ class StepInputFeed {
   struct Slot {
     PinnedMemory memory;
     Views views;
-    int64_t step = 0;  // The step that it holds; 0: none.
+    int64_t step = 0;          // The step that it holds; 0: none.
+    int32_t sample_shift = 0;  // StepRequest's.
     absl::Status status;
     int64_t num_documents = 0;  // In the fullest micro-batch.
     double trained_share = 1;
@@ -119,7 +122,8 @@ class StepInputFeed {
   int64_t NumTokenArrays() const;
   Views ViewsOf(std::byte* block) const;
   int64_t BlockBytes() const;
-  void Fill(DataSplit split, int64_t step, Slot& slot) const;
+  void Fill(DataSplit split, int64_t step, Slot& slot,
+            int32_t sample_shift = 0) const;
   absl::Status FillMicrobatch(DataSplit split, int64_t step,
                               int64_t microbatch_idx, Slot& slot) const;
   absl::StatusOr<int64_t> EnqueueCopies(const Slot& slot, double* scalars,

@@ -57,9 +57,8 @@ class CudaStepper final : public Stepper {
     auto* scalars = reinterpret_cast<double*>(
         arenas_.At(BufferOf(program().scalars_buffer)));
     ASSIGN_OR_RETURN(const int64_t num_documents,
-                     feed_->EnqueueTrainingStep(options_.step,
-                                                /*vote_to_stop=*/false, scalars,
-                                                stream_.get()));
+                     feed_->EnqueueTrainingStep(options_.step, StepRequest{},
+                                                scalars, stream_.get()));
     const CudaOpContext context = {.program = &program(),
                                    .layout = program().layout,
                                    .coordinates = {},

@@ -267,7 +267,7 @@ absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
   RETURN_IF_ERROR(record.start.Record(stream));
   ASSIGN_OR_RETURN(
       const int64_t num_documents,
-      feed_->EnqueueTrainingStep(record.step, request.vote_to_stop,
+      feed_->EnqueueTrainingStep(record.step, request,
                                  Scalars(programs_->training), stream));
   ASSIGN_OR_RETURN(CudaPreparedProgram * prepared,
                    Prepare(programs_->training, num_documents, training_));

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "fault/bad_steps.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/program/copy_engines.h"
@@ -135,6 +136,14 @@ absl::Status TrainThroughABadStep(const Layout& layout, Rank rank,
     if (passes) {
       absl::StrAppendFormat(&losses, "%.17g ", again->result.loss);
     } else {
+      if (CanExchangeSamples(layout)) {
+        ASSIGN_OR_RETURN(const CheckedStep elsewhere,
+                         trainer->RepeatStep({.sample_shift = 1}));
+        if (elsewhere.result.finite || elsewhere.result.step != bad_step ||
+            elsewhere.origin != again->origin) {
+          return absl::InternalError("exchanged samples make a difference");
+        }
+      }
       RETURN_IF_ERROR(
           store.Set(absl::StrCat("origin/", ToInt(rank)), again->origin));
       RETURN_IF_ERROR(Write(*trainer, right));

@@ -160,8 +160,8 @@ class StepInputFeedTest : public testing::Test {
 TEST_F(StepInputFeedTest, BringsEachStepItsInputs) {
   int64_t num_prefetched = 0;
   for (const int64_t step : {1, 2, 3, 4, 7, 8}) {
-    const auto variant =
-        feed_->EnqueueTrainingStep(step, step == 3, scalars_->data(), nullptr);
+    const auto variant = feed_->EnqueueTrainingStep(
+        step, {.vote_to_stop = step == 3}, scalars_->data(), nullptr);
     ASSERT_TRUE(variant.ok()) << variant.status();
     EXPECT_EQ(*variant, step % 2 == 1 ? 4 : kWholeSequences);
     ExpectTokens(
@@ -205,10 +205,10 @@ TEST_F(StepInputFeedTest, BringsEachStepItsInputs) {
 TEST_F(StepInputFeedTest, ReportsABadBatchWithItsStep) {
   batches_.fails_at = 3;
   ASSERT_TRUE(
-      feed_->EnqueueTrainingStep(2, false, scalars_->data(), nullptr).ok());
+      feed_->EnqueueTrainingStep(2, {}, scalars_->data(), nullptr).ok());
   feed_->Prefetch(3);
   const auto variant =
-      feed_->EnqueueTrainingStep(3, false, scalars_->data(), nullptr);
+      feed_->EnqueueTrainingStep(3, {}, scalars_->data(), nullptr);
   EXPECT_EQ(variant.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(variant.status().message()), HasSubstr("token 17"));
 }
