@@ -275,7 +275,7 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
                                           verdict->step, " are not numbers")});
     return;
   }
-  // Found by their numbers before this generation ends.
+  // A copy: to replace a worker may change them.
   const std::vector<WorkerIdx> members = state_->members();
   for (const Rank suspect : verdict->suspects) {
     Handle(ReplaceWorker{members[ToInt(suspect)],

@@ -25,12 +25,14 @@ import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -105,6 +107,21 @@ class Run:
         return found
 
 
+class Ending:
+    """Waits beside the caller until a process has ended, its GPU's memory given back."""
+
+    def __init__(self, pid):
+        self.fd = os.pidfd_open(pid)
+        self.ended_s = None
+        self.thread = threading.Thread(target=self.wait, daemon=True)
+        self.thread.start()
+
+    def wait(self):
+        select.select([self.fd], [], [])
+        self.ended_s = time.monotonic()
+        os.close(self.fd)
+
+
 def train_1b(arguments, folder):
     run = Run(arguments, folder, "b1", hidden=2048, layers=16, ffn=8192, steps=52,
               batch=4 * arguments.gpus, micro_batch=4,
@@ -120,7 +137,9 @@ def train_1b(arguments, folder):
         generation = run.events("training")[-1]["generation"]
         time.sleep(0.1)
         victim = i % arguments.gpus
-        os.kill(run.workers()[victim], signal.SIGKILL)
+        pid = run.workers()[victim]
+        ending = Ending(pid)
+        os.kill(pid, signal.SIGKILL)
         killed_s = time.monotonic()
         died_s = run.wait_for("death", lambda: len(run.events("worker_died")) > i)
         began_s = run.wait_for("generation", lambda: run.events("generation_started")[-1]
@@ -129,8 +148,9 @@ def train_1b(arguments, folder):
                                   generation)
         again = run.events("training")[-1]
         step_s = run.wait_for("first step", lambda: run.step(again["generation"]))
+        ending.thread.join()
         print(f"kill {i + 1} (worker {victim}) after step {run.step(generation)}: noticed "
-              f"{died_s - killed_s:.2f} s, new generation {began_s - killed_s:.2f} s, in training "
+              f"{died_s - killed_s:.2f} s, process ended {ending.ended_s - killed_s:.2f} s, new generation {began_s - killed_s:.2f} s, in training "
               f"{training_s - killed_s:.2f} s, first step reported {step_s - killed_s:.2f} s, from "
               f"step {again['step']}\n    {run.events('restored')[-1]['detail']}", flush=True)
     run.wait_for("end", lambda: run.events("finished"))

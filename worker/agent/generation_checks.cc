@@ -53,8 +53,8 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
     bad->mutable_elsewhere()->set_origin(checked.origin);
   }
   *result = std::move(checked.result);
-  // Parameters that are not numbers in one replica alone have no op that made
-  // them. The coordinator hears of them first.
+  // Parameters that are not numbers have no op that made them. If one replica
+  // alone has them, its hash differs. The hash is sent before the report.
   if (!result->finite) {
     RETURN_IF_ERROR(HashState());
     RETURN_IF_ERROR(FinishHash(trainer_->completed_steps()));

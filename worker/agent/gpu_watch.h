@@ -27,12 +27,12 @@ struct WorkerProcessId {
 
 class GpuWatch {
  public:
-  // How long a driver may take to answer after a death. That it did not is a
+  // How long a driver may take to answer after a death. A longer silence is a
   // finding, too.
   static constexpr absl::Duration kDriverLimit = absl::Seconds(30);
 
   // `pci_bus_ids` are AgentDevices::gpu_bus_ids. The functions below name a GPU
-  // by its position there, and do nothing for one that is not. Without any,
+  // by its position there, and do nothing for one that is not there. Without any,
   // neither the driver nor the log is read.
   explicit GpuWatch(const std::vector<std::string>& pci_bus_ids);
   // For tests.

@@ -64,10 +64,10 @@ struct StepRequest {
   // Asks for the step's timeline, which costs a GPU some of the step's time. A
   // CPU measures every step.
   bool measure = false;
-  // RepeatStep() alone: each data replica computes the samples of the one so
-  // many further on, modulo their number. Only where CanExchangeSamples()
-  // (fault/bad_steps.h). The global batch is the same, its sums have another
-  // order.
+  // For RepeatStep() alone: each data replica computes the samples of the one
+  // so many further on, modulo their number. Allowed where CanExchangeSamples()
+  // says so (fault/bad_steps.h). The global batch is the same, its sums have
+  // another order.
   int32_t sample_shift = 0;
 };
 
@@ -223,8 +223,8 @@ class Trainer {
   // checks every op's results; collective over the world. The weights are those
   // before the step, since such a step changes nothing; if it is finite now, it
   // counts like any other. Waits for it, on a GPU too, where it is not
-  // measured. Nothing may have been called since that result came, but for
-  // reading the state or changing it in place.
+  // measured. Nothing may have been called since that result came, but for this
+  // and for reading the state or changing it in place.
   virtual absl::StatusOr<CheckedStep> RepeatStep(
       const StepRequest& request) = 0;
   // Leaves out the next step: it counts as completed, and its batch is not

@@ -61,7 +61,7 @@ BadStepVerdict TrainToABadStep(const Layout& layout, int64_t sequence_idx,
   const auto new_batches = [&](const JobSpec& of) {
     return std::make_unique<BatchesWithARareToken>(of, sequence_idx);
   };
-  // Layer norm makes no numbers of values whose sum overflows.
+  // Layer norm makes NaN of values whose sum overflows.
   JobSpec job = SmallJob();
   job.model.norm = NormKind::kLayer;
   const absl::Status status = RunRanks(

@@ -122,8 +122,8 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<const double*> RunValidationPass(int64_t batch, bool vote);
   // Takes the result of the newest step, which must not have been taken.
   absl::StatusOr<StepResult> TakeResult();
-  // Waits until the untaken step, if one runs, is about to end: where a peer
-  // may die meanwhile.
+  // Where there are peers, waits until the untaken step, if it still runs, is
+  // about to end (StepPace).
   absl::Status AwaitNearEnd();
   bool HasEnded(int64_t step);
   // After a step whose result was not finite: waits for the next one, which is

@@ -43,7 +43,7 @@ class RankCommunication {
   RankCommunication() = default;
 
   std::unique_ptr<NcclCommunicatorSet> communicators_;
-  // Ends first. After an abort NCCL's threads go on with theirs meanwhile.
+  // Ends first. After an abort NCCL's threads end the communicators meanwhile.
   std::unique_ptr<PeerCopies> copies_;
 };
 
