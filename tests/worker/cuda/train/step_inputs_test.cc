@@ -200,6 +200,25 @@ TEST_F(StepInputFeedTest, BringsEachStepItsInputs) {
   EXPECT_FALSE(batches_.overlapped);
 }
 
+// Goal: a step that is run again gets another replica's samples where it asks
+// for them, and the next steps their own.
+TEST_F(StepInputFeedTest, ExchangesSamples) {
+  for (const int64_t step : {1, 2, 3}) {
+    for (const int32_t shift : {0, 1, 0}) {
+      ASSERT_TRUE(feed_
+                      ->EnqueueTrainingStep(step, {.sample_shift = shift},
+                                            scalars_->data(), nullptr)
+                      .ok());
+      ExpectTokens({.split = DataSplit::kTraining,
+                    .step = step,
+                    .first_sequence_idx = shift == 0 ? 6 : 0},
+                   3);
+      if (step == 2 && shift == 1) break;
+    }
+    feed_->Prefetch(step + 1);
+  }
+}
+
 // Goal: an error of the data comes with the step that needs the batch, not
 // before. Method: step 3 fails; it is read ahead after step 2.
 TEST_F(StepInputFeedTest, ReportsABadBatchWithItsStep) {
