@@ -507,9 +507,6 @@ class JobRunner {
   HangWatch hang_watch_;
   SlowRankWatch slow_ranks_;
   BadSteps bad_steps_;
-  // The newest bad step for which all went back, as for parameters that are not
-  // numbers.
-  int64_t gone_back_for_ = -1;
   LossWatch losses_;
   // By step and whether they are of gathered parameters.
   std::map<std::pair<int64_t, bool>, std::map<Rank, std::vector<uint64_t>>>

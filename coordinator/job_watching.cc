@@ -255,25 +255,9 @@ void JobRunner::OnBadStep(Rank rank, const protocol::ToCoordinator& message) {
     record.rank = ToInt(verdict->origins[0].first);
     record.host = state_->HostOf(state_->members()[record.rank]);
   }
-  // Parameters that are not numbers stay so. If going back has not helped, this
-  // is something else.
-  const bool goes_back = !counts && verdict->suspects.empty() &&
-                         verdict->origins.empty() &&
-                         gone_back_for_ != verdict->step;
-  if (goes_back) {
-    absl::StrAppend(&record.detail,
-                    BackToText(DistrustMemory(generation, verdict->step - 1)));
-  }
   output_->Event(record);
   if (counts || verdict->num_in_row == 1 || !verdict->suspects.empty()) {
     progress_->Line(absl::StrCat("step ", verdict->step, ": ", record.detail));
-  }
-  if (goes_back) {
-    gone_back_for_ = verdict->step;
-    Handle(
-        RollBack{generation, absl::StrCat("some parameters before step ",
-                                          verdict->step, " are not numbers")});
-    return;
   }
   // A copy: to replace a worker may change them.
   const std::vector<WorkerIdx> members = state_->members();

@@ -304,62 +304,41 @@ TEST(WatchRanksTest, FlippedWeightIsOutvoted) {
   ExpectHealed("flipped-4", 4, /*outvoted=*/true);
 }
 
-// Writes NaN over a weight in the memory of one worker, and expects the run to
-// end with the parameters of the undisturbed one, though replicas are not
-// compared by intervals. At this rate no weight changes, so they can be found
-// in memory.
-void ExpectHealedOfNan(const std::string& name, const std::string& layout,
-                       int32_t num_ranks, int worker, bool outvoted) {
-  const JobFolder folder(name);
+// Goal: a weight that becomes NaN in one of three replicas is noticed in the
+// step that reads it, though replicas are not compared by intervals. That
+// replica is replaced, and no step is skipped for it. Method: as before, with a
+// weight of a layer: rows of the embedding may be those of tokens that are not
+// there.
+TEST(WatchRanksTest, NanInOneReplicaIsOutvoted) {
+  const JobFolder folder("nan");
   const std::string job = WriteChangedJob(
       folder,
       {.num_steps = 200,
        .checkpoint_interval = 1000,
-       .devices_per_agent = num_ranks,
-       .layout = layout,
+       .devices_per_agent = 3,
+       .layout = "{data: 3, tensor: 1, pipeline: 1, zero: 0}",
        .extra = "profile_output: none\n"
                 "fault: {replica_check_steps: 0, max_skipped_steps: 2}\n"},
       "learning_rate: 3e-3", "learning_rate: 1e-30");
   JobProcess undisturbed(folder, RunCommand(job));
   ASSERT_EQ(undisturbed.Wait(), 0) << undisturbed.Output();
   const std::string expected = ReadResult(folder)["parameter_hash"];
-  // Of a layer: rows of the embedding may be those of tokens that are not
-  // there.
   const std::string weights =
       WeightsIn(folder.path + "/runs/tiny-latest/checkpoints/step-00000200",
                 "model.layers.0.self_attn.o_proj.weight");
 
   JobProcess process(folder, RunCommand(job));
-  const std::vector<pid_t> workers =
-      WorkersInTraining(process, folder, static_cast<size_t>(num_ranks));
+  const std::vector<pid_t> workers = WorkersInTraining(process, folder, 3);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::string bytes(reinterpret_cast<const char*>(&nan), sizeof(nan));
-  int num_places = 0;
-  for (const pid_t pid : workers) {
-    if (IsWorker(pid, worker)) num_places += WriteIn(pid, weights, bytes);
-  }
-  if (num_places == 0) {
+  if (WriteIn(workers.back(), weights, bytes) == 0) {
     GTEST_SKIP() << "this system lets no process write another's memory";
   }
   ASSERT_EQ(process.Wait(), 0) << process.Output();
   EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
   EXPECT_EQ(CountEvents(folder, "generation_started"), 2);
-  EXPECT_EQ(CountEvents(folder, "replicas_differ"), outvoted ? 1 : 0);
-  EXPECT_EQ(CountEvents(folder, "worker_killed"), outvoted ? 1 : 0);
-}
-
-// Goal: a weight that becomes NaN in one of three replicas is noticed in the
-// step that reads it. That replica is replaced, and no step is skipped for it.
-TEST(WatchRanksTest, NanInOneReplicaIsOutvoted) {
-  ExpectHealedOfNan("nan", "{data: 3, tensor: 1, pipeline: 1, zero: 0}", 3,
-                    /*worker=*/2, /*outvoted=*/true);
-}
-
-// Goal: a weight that becomes NaN and has no replica makes all go back, here to
-// the beginning.
-TEST(WatchRanksTest, NanWithoutReplicaIsGivenUp) {
-  ExpectHealedOfNan("nan-alone", "{data: 2, tensor: 1, pipeline: 1, zero: 1}",
-                    2, /*worker=*/0, /*outvoted=*/false);
+  EXPECT_EQ(CountEvents(folder, "replicas_differ"), 1);
+  EXPECT_EQ(CountEvents(folder, "worker_killed"), 1);
 }
 
 // Goal: two replicas that differ both go back to the last state that was known
