@@ -302,8 +302,8 @@ std::string JobRunner::TextOf(const BadStepVerdict& verdict) const {
   }
   if (verdict.cause == BadStepCause::kSamples) {
     absl::StrAppend(&text,
-                    "; with exchanged samples it began where these were: they "
-                    "make it, or what the model makes of them");
+                    "; the same samples make it on other ranks, too: they or "
+                    "the model are the cause");
   } else if (verdict.cause == BadStepCause::kDevices) {
     absl::StrAppend(&text,
                     "; other ranks compute the same samples well: replacing ",

@@ -45,10 +45,11 @@ void FindCause(const Layout& layout,
     verdict.cause = BadStepCause::kDevices;
     verdict.suspects = at_home;
   } else if (replicas_elsewhere == replicas_at_home) {
-    verdict.cause = BadStepCause::kDevices;
     std::set_intersection(at_home.begin(), at_home.end(), elsewhere.begin(),
                           elsewhere.end(),
                           std::back_inserter(verdict.suspects));
+    // None if it began in another rank of the same replica each time.
+    if (!verdict.suspects.empty()) verdict.cause = BadStepCause::kDevices;
   } else if (replicas_elsewhere == OnesBefore(replicas_at_home, layout.data)) {
     verdict.cause = BadStepCause::kSamples;
   }

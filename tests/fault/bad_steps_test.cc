@@ -132,6 +132,12 @@ TEST(BadStepsTest, CountsAStepThatPassesElsewhere) {
   verdict = VerdictOf(wide, reports);
   EXPECT_EQ(verdict.cause, BadStepCause::kDevices);
   EXPECT_THAT(verdict.suspects, ElementsAre(Rank{0}));
+  // Another one of them each time.
+  reports[0] = Report("a", "");
+  reports[1] = Report("", "a");
+  verdict = VerdictOf(wide, reports);
+  EXPECT_EQ(verdict.cause, BadStepCause::kUnknown);
+  EXPECT_THAT(verdict.suspects, ElementsAre());
   EXPECT_FALSE(CanExchangeSamples({.pipeline = 2}));
   EXPECT_TRUE(CanExchangeSamples(wide));
   EXPECT_FALSE(CanExchangeSamples(
