@@ -36,7 +36,7 @@ void FindCause(const Layout& layout,
       replicas_elsewhere.insert(replica);
     }
   }
-  // What all replicas make is the model's.
+  // If all replicas make bad values, the model does, and no rank is to blame.
   if (replicas_at_home.empty() ||
       static_cast<int32_t>(replicas_at_home.size()) == layout.data) {
     return;

@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <string>
 #include <vector>
+
+#include "tests/fault/bad_step_verdict.h"
 
 namespace millrace {
 namespace {
@@ -66,18 +67,6 @@ BadStepReport Report(const std::string& origin, const std::string& elsewhere,
                                                 .origin = elsewhere}};
 }
 
-BadStepVerdict VerdictOf(const Layout& layout,
-                         const std::vector<BadStepReport>& reports) {
-  BadSteps steps;
-  steps.Begin(layout);
-  std::optional<BadStepVerdict> verdict;
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    verdict = steps.Note(Rank{static_cast<int32_t>(rank)}, reports[rank]);
-  }
-  EXPECT_TRUE(verdict.has_value());
-  return verdict.value_or(BadStepVerdict{});
-}
-
 // Goal: a rank that makes bad values of any samples is a suspect, one whose
 // samples make them anywhere is none, and nobody is where all replicas make
 // them, where it cannot be told, or where nothing was exchanged.
@@ -121,7 +110,7 @@ TEST(BadStepsTest, CountsAStepThatPassesElsewhere) {
   EXPECT_EQ(verdict.cause, BadStepCause::kDevices);
   EXPECT_THAT(verdict.suspects, ElementsAre(Rank{1}));
   EXPECT_EQ(verdict.num_in_row, 0);
-  // Of a replica's ranks only the one that made them.
+  // The suspect is the rank that made them, not its whole replica.
   const Layout wide = {.data = 2, .tensor = 2};
   std::vector<BadStepReport> reports(4, Report("", ""));
   for (size_t rank = 0; rank < reports.size(); ++rank) {

@@ -22,8 +22,8 @@ GpuWatch::GpuWatch(const std::vector<std::string>& pci_bus_ids)
 
 GpuWatch::GpuWatch(const std::vector<std::string>& pci_bus_ids,
                    const std::string& nvml_library,
-                   std::unique_ptr<KernelLog> log)
-    : log_(std::move(log)) {
+                   std::unique_ptr<KernelLog> log, absl::Duration driver_limit)
+    : log_(std::move(log)), driver_limit_(driver_limit) {
   if (pci_bus_ids.empty()) return;
   reader_ = std::make_unique<GpuReader>(nvml_library);
   for (const std::string& id : pci_bus_ids) {
@@ -87,7 +87,7 @@ std::string GpuWatch::Explain(Death& death, const GpuReading* now) const {
   if (!reported.empty()) phrases.push_back(reported);
   if (now == nullptr) {
     phrases.push_back(absl::StrCat("the driver has not said for ",
-                                   absl::FormatDuration(kDriverLimit),
+                                   absl::FormatDuration(driver_limit_),
                                    " how its GPU is"));
     return absl::StrJoin(phrases, "; ");
   }
@@ -111,7 +111,7 @@ std::vector<GpuWatch::Finding> GpuWatch::TakeFindings() {
   std::erase_if(deaths_, [&](Death& death) {
     const std::optional<GpuReading> reading =
         TakeReading(&death.asked, absl::ZeroDuration());
-    if (!reading.has_value() && now - death.since < kDriverLimit) return false;
+    if (!reading.has_value() && now - death.since < driver_limit_) return false;
     std::string text =
         Explain(death, reading.has_value() ? &*reading : nullptr);
     if (!text.empty()) findings.push_back({death.process, std::move(text)});

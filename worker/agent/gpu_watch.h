@@ -32,12 +32,13 @@ class GpuWatch {
   static constexpr absl::Duration kDriverLimit = absl::Seconds(30);
 
   // `pci_bus_ids` are AgentDevices::gpu_bus_ids. The functions below name a GPU
-  // by its position there, and do nothing for one that is not there. Without any,
-  // neither the driver nor the log is read.
+  // by its position there, and do nothing for one that is not there. Without
+  // any, neither the driver nor the log is read.
   explicit GpuWatch(const std::vector<std::string>& pci_bus_ids);
   // For tests.
   GpuWatch(const std::vector<std::string>& pci_bus_ids,
-           const std::string& nvml_library, std::unique_ptr<KernelLog> log);
+           const std::string& nvml_library, std::unique_ptr<KernelLog> log,
+           absl::Duration driver_limit = kDriverLimit);
 
   // Takes what is new in the kernel's log. Never waits. To be called often, or
   // old records are overwritten.
@@ -89,6 +90,7 @@ class GpuWatch {
   // Null where there are no GPUs.
   std::unique_ptr<GpuReader> reader_;
   std::unique_ptr<KernelLog> log_;
+  absl::Duration driver_limit_;
   std::vector<Gpu> gpus_;
   std::vector<Death> deaths_;
 };

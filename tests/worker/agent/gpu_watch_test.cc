@@ -31,12 +31,21 @@ class GpuWatchTest : public ::testing::Test {
     int fds[2] = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, fds), 0);
     log_fd_ = fds[1];
+    log_end_ = fds[0];
     gpus_.Set(kWellGpus);
+    Watch();
+  }
+  void Watch(absl::Duration driver_limit = GpuWatch::kDriverLimit) {
     watch_ = std::make_unique<GpuWatch>(
         std::vector<std::string>{"0000:1b:00.0", "0000:1c:00.0"},
-        FakeGpus::Library(), std::make_unique<KernelLog>(fds[0]));
+        FakeGpus::Library(),
+        std::make_unique<KernelLog>(fcntl(log_end_, F_DUPFD_CLOEXEC, 0)),
+        driver_limit);
   }
-  ~GpuWatchTest() override { close(log_fd_); }
+  ~GpuWatchTest() override {
+    close(log_fd_);
+    close(log_end_);
+  }
 
   void Report(const std::string& gpu, int xid) {
     const std::string record = "4,1,1,-;NVRM: Xid (PCI:" + gpu +
@@ -48,8 +57,8 @@ class GpuWatchTest : public ::testing::Test {
   // Ends a process on a GPU, and returns what is said at once.
   std::string End(int32_t gpu) { return watch_->NoteDeath(gpu, {10 + gpu, 1}); }
 
-  // What is found of deaths, by worker, within `limit` or until there are
-  // `count` findings.
+  // Waits for `count` findings about deaths, `limit` at most. Returns their
+  // texts by worker.
   std::map<int32_t, std::string> Findings(size_t count,
                                           absl::Duration limit = kTimeToRead) {
     std::map<int32_t, std::string> texts;
@@ -67,6 +76,7 @@ class GpuWatchTest : public ::testing::Test {
 
   FakeGpus gpus_;
   int log_fd_ = -1;
+  int log_end_ = -1;
   std::unique_ptr<GpuWatch> watch_;
 };
 
@@ -140,6 +150,17 @@ TEST_F(GpuWatchTest, TellsWhatADriverSaysLate) {
   EXPECT_THAT(Findings(1).at(10),
               testing::StartsWith("its GPU reported XID 48 (an uncorrectable "
                                   "memory error)"));
+}
+
+// Goal: a driver that does not answer at all is told of, once.
+TEST_F(GpuWatchTest, TellsOfADriverThatDoesNotAnswer) {
+  Watch(/*driver_limit=*/absl::Milliseconds(100));
+  gpus_.Set("0000:1b:00.0 sleep_ms 900\n");
+  EXPECT_EQ(End(0), "");
+  EXPECT_TRUE(watch_->TakeFindings().empty());
+  EXPECT_EQ(Findings(1).at(10),
+            "the driver has not said for 100ms how its GPU is");
+  EXPECT_TRUE(watch_->TakeFindings().empty());
 }
 
 TEST(GpuWatchWithoutGpusTest, SaysNothing) {

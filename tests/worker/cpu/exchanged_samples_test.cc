@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
+#include "tests/fault/bad_step_verdict.h"
 #include "worker/communicate/in_process_communicator.h"
 
 namespace millrace {
@@ -98,14 +98,7 @@ BadStepVerdict TrainToABadStep(const Layout& layout, int64_t sequence_idx,
       },
       new_batches);
   EXPECT_TRUE(status.ok()) << status;
-  BadSteps steps;
-  steps.Begin(layout);
-  std::optional<BadStepVerdict> verdict;
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    verdict = steps.Note(Rank{static_cast<int32_t>(rank)}, reports[rank]);
-  }
-  EXPECT_TRUE(verdict.has_value());
-  return verdict.value_or(BadStepVerdict{});
+  return VerdictOf(layout, reports);
 }
 
 // Goal: bad values that the samples make are found where the samples are, and
