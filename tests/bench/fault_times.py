@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What do faults and checkpoints cost on one or two GPUs? Three jobs of random tokens, bf16, ZeRO 1:
+"""What do faults and checkpoints cost on GPUs? Three jobs of random tokens, bf16, ZeRO 1:
 
-1B dims with copies in memory every 10 steps: trains 20 steps, during which nothing may be taken
-for hanging, then loses a worker to kill -9 three times. Prints where the time went each time. It
-takes some 60 s.
+1B dims with copies in memory every 5 steps, trained to the end twice. The second time nothing may
+be taken for hanging in 20 steps; then a worker is lost to kill -9 after every sixth step. Prints
+where the time went each time, and whether losses and gradient norms of all steps, also of those
+that were trained again, equal the first job's to the last bit; exits with 1 if they do not. With
+three kills it takes some 90 s.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
 the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has
@@ -13,11 +15,11 @@ the steps after the checkpoint, and the stall that the plan predicted for them. 
 in memory every 40 steps, comparisons of replicas every 10, standby processes) and with none of it.
 Prints the mean step of each.
 
-    tests/bench/fault_times.py MILLRACE [--job 1b|8b|overhead] [--gpus 1|2] [--profile FILE]
-                               [--folder DIR]
+    tests/bench/fault_times.py MILLRACE [--job 1b|8b|overhead] [--gpus 1|2|4|8] [--kills 3]
+                               [--profile FILE] [--folder DIR]
 
-The 8B checkpoint has 96 GB on two GPUs and 39 GB on one, as has its copy in host memory. It goes
-to /dev/shm where both fit, else to DIR (this machine's temporary folder).
+The 8B checkpoint has 96 GB, on one GPU 39 GB, as has its copy in host memory. It goes to /dev/shm
+where both fit, else to DIR (this machine's temporary folder).
 """
 
 import argparse
@@ -46,6 +48,7 @@ training:
   global_batch: {batch}
   seed: 1
   precision: bf16
+  deterministic: {deterministic}
   optimizer: {{learning_rate: 3e-4, min_learning_rate: 3e-5, warmup_steps: 10}}
 resources: {{backend: cuda, devices_per_agent: {gpus}}}
 layout: {{data: {gpus}, zero: 1, micro_batch: {micro_batch}}}
@@ -58,12 +61,14 @@ profile: {profile}
 class Run:
     def __init__(self, arguments, folder, name, **settings):
         (folder / f"{name}.yaml").write_text(JOB.format(
-            name=name, folder=folder, gpus=arguments.gpus, profile=arguments.profile, **settings))
+            name=name, folder=folder, gpus=arguments.gpus, profile=arguments.profile,
+            **{"deterministic": "false", **settings}))
         self.latest = folder / f"runs/{name}-latest"
         self.log = folder / f"{name}.log"
         self.process = subprocess.Popen(
             [arguments.millrace, "run", "--devices", str(arguments.gpus),
-             folder / f"{name}.yaml"], cwd=ROOT, stdout=open(self.log, "w"), stderr=subprocess.STDOUT)
+             folder / f"{name}.yaml"], cwd=ROOT, stdout=open(self.log, "w"),
+            stderr=subprocess.STDOUT)
 
     def lines(self, name):
         path = self.latest / name
@@ -122,51 +127,86 @@ class Ending:
         os.close(self.fd)
 
 
+FIRST_KILL, STEPS_BETWEEN_KILLS = 22, 6
+
+
 def train_1b(arguments, folder):
-    run = Run(arguments, folder, "b1", hidden=2048, layers=16, ffn=8192, steps=52,
-              batch=4 * arguments.gpus, micro_batch=4,
-              rest="checkpoint: {at_end: false}\n"
-                   "fault: {replica_interval_steps: 10, leave_out_ms: 0}")
+    settings = {"hidden": 2048, "layers": 16, "ffn": 8192, "deterministic": "true",
+                "steps": FIRST_KILL + STEPS_BETWEEN_KILLS * arguments.kills,
+                "batch": 4 * arguments.gpus, "micro_batch": 4,
+                "rest": "checkpoint: {at_end: false}\n"
+                        "fault: {replica_interval_steps: 5, leave_out_ms: 0}"}
+    whole = Run(arguments, folder, "b1_whole", **settings)
+    whole.wait_for("end", lambda: whole.events("finished"))
+    whole.process.wait(60)
+    run = Run(arguments, folder, "b1", **settings)
     run.wait_for("step 20", lambda: run.step() >= 20)
     alarms = [event for event in run.lines("events.jsonl")
               if event["event"] in ("generation_failed", "worker_killed", "worker_died")]
     print(f"1B: {len(alarms)} alarms in 20 steps without a fault {alarms}; median step "
           f"{statistics.median(line['step_time_s'] for line in run.lines('metrics.jsonl')):.3f} s")
-    for i, target in enumerate([22, 33, 44]):
-        run.wait_for(f"step {target}", lambda: run.step() >= target)
-        generation = run.events("training")[-1]["generation"]
-        time.sleep(0.1)
-        victim = i % arguments.gpus
-        pid = run.workers()[victim]
-        ending = Ending(pid)
-        os.kill(pid, signal.SIGKILL)
-        killed_s = time.monotonic()
-        died_s = run.wait_for("death", lambda: len(run.events("worker_died")) > i)
-        began_s = run.wait_for("generation", lambda: run.events("generation_started")[-1]
-                               ["generation"] > generation)
-        training_s = run.wait_for("training", lambda: run.events("training")[-1]["generation"] >
-                                  generation)
-        again = run.events("training")[-1]
-        step_s = run.wait_for("first step", lambda: run.step(again["generation"]))
-        ending.thread.join()
-        print(f"kill {i + 1} (worker {victim}) after step {run.step(generation)}: noticed "
-              f"{died_s - killed_s:.2f} s, process ended {ending.ended_s - killed_s:.2f} s, new generation {began_s - killed_s:.2f} s, in training "
-              f"{training_s - killed_s:.2f} s, first step reported {step_s - killed_s:.2f} s, from "
-              f"step {again['step']}\n    {run.events('restored')[-1]['detail']}", flush=True)
+    times = [kill_worker(run, i, i % arguments.gpus) for i in range(arguments.kills)]
     run.wait_for("end", lambda: run.events("finished"))
+    print(f"1B: in training again after {statistics.median(times):.2f} s in the median, "
+          f"{max(times):.2f} s at most")
     for line in re.findall(r".*(?:ended in|ready in|trainer made).*", run.logs()):
         print("    " + line)
+    compare(whole, run)
+
+
+def kill_worker(run, i, victim):
+    """Kills it for the `i`th time; returns the seconds until training went on."""
+    target = FIRST_KILL + STEPS_BETWEEN_KILLS * i
+    run.wait_for(f"step {target}", lambda: run.step() >= target)
+    generation = run.events("training")[-1]["generation"]
+    time.sleep(0.1)
+    pid = run.workers()[victim]
+    ending = Ending(pid)
+    os.kill(pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    died_s = run.wait_for("death", lambda: len(run.events("worker_died")) > i)
+    began_s = run.wait_for("generation", lambda: run.events("generation_started")[-1]
+                           ["generation"] > generation)
+    training_s = run.wait_for("training", lambda: run.events("training")[-1]["generation"] >
+                              generation)
+    again = run.events("training")[-1]
+    step_s = run.wait_for("first step", lambda: run.step(again["generation"]))
+    ending.thread.join()
+    print(f"kill {i + 1} (worker {victim}) after step {run.step(generation)}: noticed "
+          f"{died_s - killed_s:.2f} s, process ended {ending.ended_s - killed_s:.2f} s, "
+          f"new generation {began_s - killed_s:.2f} s, in training {training_s - killed_s:.2f} s, "
+          f"first step reported {step_s - killed_s:.2f} s, from step {again['step']}\n"
+          f"    {run.events('restored')[-1]['detail']}", flush=True)
+    return training_s - killed_s
+
+
+def compare(whole, run):
+    """Exits if a step is missing or another than in the undisturbed job."""
+    expected = {line["step"]: (line["loss"], line["grad_norm"])
+                for line in whole.lines("metrics.jsonl")}
+    trained = [(line["step"], (line["loss"], line["grad_norm"]))
+               for line in run.lines("metrics.jsonl")]
+    other = [step for step, numbers in trained if numbers != expected[step]]
+    missing = sorted(set(expected) - {step for step, _ in trained})
+    worst = max(abs(numbers[0] - expected[step][0]) for step, numbers in trained)
+    print(f"1B: losses and gradient norms equal to the last bit in {len(trained) - len(other)} of "
+          f"{len(trained)} trained steps (losses within {worst:.1e}); {len(missing)} missing")
+    if other or missing:
+        sys.exit(f"steps with other numbers {other}, missing {missing}")
 
 
 def train_8b(arguments, folder):
     layers, checkpoint_bytes = (10, 39e9) if arguments.gpus == 1 else (32, 96e9)
-    room = min(shutil.disk_usage("/dev/shm").free, int(re.search(
-        r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024 - checkpoint_bytes - 14e9)
-    target = pathlib.Path("/dev/shm/fault_times") if room > checkpoint_bytes + 9e9 else folder / "checkpoints"
-    run = Run(arguments, folder, "b8", hidden=4096, layers=layers, ffn=14336, steps=40, batch=2,
-              micro_batch=1,
-              rest=f'checkpoint: {{interval_steps: 30, keep: 1, at_end: false, directory: "{target}", '
-                   'resume: none}')
+    memory = pathlib.Path("/proc/meminfo").read_text()
+    available = int(re.search(r"MemAvailable: +(\d+)", memory)[1]) * 1024
+    room = min(shutil.disk_usage("/dev/shm").free, available - checkpoint_bytes - 14e9)
+    target = folder / "checkpoints"
+    if room > checkpoint_bytes + 9e9:
+        target = pathlib.Path("/dev/shm/fault_times")
+    run = Run(arguments, folder, "b8", hidden=4096, layers=layers, ffn=14336, steps=40,
+              batch=max(2, arguments.gpus), micro_batch=1,
+              rest="checkpoint: {interval_steps: 30, keep: 1, at_end: false, "
+                   f'directory: "{target}", resume: none}}')
     try:
         run.wait_for("step 40", lambda: run.step() >= 40)
         times = {line["step"]: line["step_time_s"] for line in run.lines("metrics.jsonl")}
@@ -215,7 +255,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("millrace", type=pathlib.Path)
     parser.add_argument("--job", choices=["1b", "8b", "overhead"], help="this one alone")
-    parser.add_argument("--gpus", type=int, choices=[1, 2], default=2)
+    parser.add_argument("--gpus", type=int, choices=[1, 2, 4, 8], default=2)
+    parser.add_argument("--kills", type=int, default=3, help="of the 1B job")
     parser.add_argument("--profile", default=ROOT / "configs/hardware/h200-sxm.yaml")
     parser.add_argument("--folder", type=pathlib.Path, help="for all that is written")
     arguments = parser.parse_args()

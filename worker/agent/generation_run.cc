@@ -205,7 +205,7 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
     parts.push_back(std::move(part));
   }
   parts.push_back({"restore", restore_s_});
-  // Recoveries end with this line; scripts/bench_recovery reads it.
+  // Recoveries end with this line; tests/bench/fault_times.py prints it.
   std::string line = absl::StrFormat(
       "generation %d: trainer made in %.2f s, restored in %.2f s",
       ToInt(generation_), made_s - began_s, restore_s_);
