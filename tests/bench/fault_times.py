@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What do faults and checkpoints cost on GPUs? Three jobs of random tokens, bf16, ZeRO 1:
 
-1B dims with copies in memory every 5 steps, trained to the end twice. The second time nothing may
-be taken for hanging in 20 steps; then a worker is lost to kill -9 after every sixth step. Prints
+1B dims with copies in memory every 20 steps, trained to the end twice. The second time nothing may
+be taken for hanging in 22 steps; then a worker is lost to kill -9 after every sixth step. Prints
 where the time went each time, and whether losses and gradient norms of all steps, also of those
 that were trained again, equal the first job's to the last bit; exits with 1 if they do not. With
-three kills it takes some 90 s.
+three kills it takes some 100 s.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
 the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has
@@ -135,16 +135,22 @@ def train_1b(arguments, folder):
                 "steps": FIRST_KILL + STEPS_BETWEEN_KILLS * arguments.kills,
                 "batch": 4 * arguments.gpus, "micro_batch": 4,
                 "rest": "checkpoint: {at_end: false}\n"
-                        "fault: {replica_interval_steps: 5, leave_out_ms: 0}"}
+                        "fault: {replica_interval_steps: 20, leave_out_ms: 0}"}
+    started_s = time.monotonic()
     whole = Run(arguments, folder, "b1_whole", **settings)
-    whole.wait_for("end", lambda: whole.events("finished"))
+    first_s = whole.wait_for("first step", lambda: whole.step() > 0)
+    finished_s = whole.wait_for("end", lambda: whole.events("finished"))
     whole.process.wait(60)
+    print(f"1B undisturbed: first step reported after {first_s - started_s:.1f} s, finished after "
+          f"{finished_s - started_s:.1f} s, ended {time.monotonic() - finished_s:.1f} s later",
+          flush=True)
     run = Run(arguments, folder, "b1", **settings)
-    run.wait_for("step 20", lambda: run.step() >= 20)
+    run.wait_for(f"step {FIRST_KILL}", lambda: run.step() >= FIRST_KILL)
     alarms = [event for event in run.lines("events.jsonl")
               if event["event"] in ("generation_failed", "worker_killed", "worker_died")]
-    print(f"1B: {len(alarms)} alarms in 20 steps without a fault {alarms}; median step "
-          f"{statistics.median(line['step_time_s'] for line in run.lines('metrics.jsonl')):.3f} s")
+    print(f"1B: {len(alarms)} alarms in {FIRST_KILL} steps without a fault {alarms}; median step "
+          f"{statistics.median(line['step_time_s'] for line in run.lines('metrics.jsonl')):.3f} s",
+          flush=True)
     times = [kill_worker(run, i, i % arguments.gpus) for i in range(arguments.kills)]
     run.wait_for("end", lambda: run.events("finished"))
     print(f"1B: in training again after {statistics.median(times):.2f} s in the median, "

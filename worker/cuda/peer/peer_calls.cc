@@ -212,10 +212,14 @@ class Binding {
 }  // namespace
 
 absl::StatusOr<ReachedPeer> ReachPeer(PeerCard card) {
-  ASSIGN_OR_RETURN(PeerMemory persistent,
-                   PeerMemory::Open(card.persistent_arena));
-  ASSIGN_OR_RETURN(PeerMemory step, PeerMemory::Open(card.step_arena));
-  ASSIGN_OR_RETURN(PeerMemory scratch, PeerMemory::Open(card.scratch));
+  const auto open =
+      [](const std::string& handle) -> absl::StatusOr<PeerMemory> {
+    if (handle.empty()) return PeerMemory();
+    return PeerMemory::Open(handle);
+  };
+  ASSIGN_OR_RETURN(PeerMemory persistent, open(card.persistent_arena));
+  ASSIGN_OR_RETURN(PeerMemory step, open(card.step_arena));
+  ASSIGN_OR_RETURN(PeerMemory scratch, open(card.scratch));
   ASSIGN_OR_RETURN(SharedWords words, SharedWords::Open(card.words));
   return ReachedPeer{.card = std::move(card),
                      .persistent_arena = std::move(persistent),

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "base/check.h"
 #include "base/ids.h"
 #include "planner/program/program.h"
 #include "worker/cuda/device/op.h"
@@ -20,7 +21,7 @@
 
 namespace millrace {
 
-// The memory of one peer, mapped here.
+// The memory of one peer that this rank writes into, mapped here.
 struct ReachedPeer {
   PeerCard card;
   PeerMemory persistent_arena;
@@ -28,8 +29,12 @@ struct ReachedPeer {
   PeerMemory scratch;
   SharedWords words;
 
+  // Must be mapped.
   std::byte* Base(Arena arena) const {
-    return (arena == Arena::kPersistent ? persistent_arena : step_arena).data();
+    const PeerMemory& memory =
+        arena == Arena::kPersistent ? persistent_arena : step_arena;
+    CHECK(memory.data() != nullptr);
+    return memory.data();
   }
 };
 

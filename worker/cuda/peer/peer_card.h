@@ -28,7 +28,8 @@ using ReceivePlaces = std::vector<PeerPlace>;
 
 struct PeerCard {
   std::string host;  // Equal on ranks that one operating system runs.
-  // Handles of device memory (peer_memory.h), any bytes.
+  // Handles of device memory (peer_memory.h), any bytes. Empty where peers
+  // write nothing: to map an arena takes a good part of a recovery.
   std::string persistent_arena;
   std::string step_arena;
   std::string scratch;

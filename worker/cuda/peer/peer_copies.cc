@@ -90,12 +90,20 @@ std::string OpenedKey(Rank rank) {
 }
 
 absl::Status IpcPeerCopies::ShowMemory(PeerCard* card) const {
-  ASSIGN_OR_RETURN(
-      card->persistent_arena,
-      ExportDeviceMemory(options_.arenas->Base(Arena::kPersistent)));
-  ASSIGN_OR_RETURN(card->step_arena,
-                   ExportDeviceMemory(options_.arenas->Base(Arena::kStep)));
-  ASSIGN_OR_RETURN(card->scratch, ExportDeviceMemory(mailbox_->scratch()));
+  const WrittenByPeers written =
+      WrittenMemory(options_.layout, options_.rank, options_.programs);
+  const auto show = [](bool is_written, void* base,
+                       std::string* handle) -> absl::Status {
+    if (!is_written) return absl::OkStatus();
+    ASSIGN_OR_RETURN(*handle, ExportDeviceMemory(base));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(show(written.persistent_arena,
+                       options_.arenas->Base(Arena::kPersistent),
+                       &card->persistent_arena));
+  RETURN_IF_ERROR(show(written.step_arena, options_.arenas->Base(Arena::kStep),
+                       &card->step_arena));
+  RETURN_IF_ERROR(show(written.scratch, mailbox_->scratch(), &card->scratch));
   card->words = mailbox_->words().handle();
   return absl::OkStatus();
 }

@@ -26,6 +26,7 @@ class PeerMemory {
   // processes may not.
   static absl::StatusOr<PeerMemory> Open(const std::string& handle);
 
+  PeerMemory() = default;  // Nothing is mapped.
   PeerMemory(PeerMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)) {}
   PeerMemory& operator=(PeerMemory&& other) noexcept {
@@ -34,11 +35,11 @@ class PeerMemory {
   }
   ~PeerMemory();
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_; }  // Null: nothing.
 
  private:
   explicit PeerMemory(std::byte* data) : data_(data) {}
-  std::byte* data_;
+  std::byte* data_ = nullptr;
 };
 
 }  // namespace millrace

@@ -49,6 +49,27 @@ std::set<Rank> RanksToReach(const Layout& layout, Rank rank,
   return ranks;
 }
 
+WrittenByPeers WrittenMemory(const Layout& layout, Rank rank,
+                             std::span<const Program* const> programs) {
+  WrittenByPeers written;
+  for (const Program* program : programs) {
+    for (const Instruction& in : program->instructions) {
+      if (in.kind == OpKind::kSend ||
+          !PeerRouteOf(layout, rank, in).has_value()) {
+        continue;
+      }
+      if (in.kind == OpKind::kReduceScatter) {
+        written.scratch = true;
+        continue;
+      }
+      const Arena arena = program->buffers[in.outputs.at(0)].arena;
+      (arena == Arena::kPersistent ? written.persistent_arena
+                                   : written.step_arena) = true;
+    }
+  }
+  return written;
+}
+
 std::array<int64_t, kNumLanes> ScratchBytesOf(
     const Layout& layout, Rank rank, std::span<const Program* const> programs) {
   std::array<int64_t, kNumLanes> scratch_bytes = {};

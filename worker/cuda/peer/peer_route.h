@@ -38,6 +38,19 @@ int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size);
 std::set<Rank> RanksToReach(const Layout& layout, Rank rank,
                             std::span<const Program* const> programs);
 
+// The memory of a rank that its peers write into.
+struct WrittenByPeers {
+  bool persistent_arena = false;
+  bool step_arena = false;
+  bool scratch = false;
+  friend bool operator==(const WrittenByPeers&,
+                         const WrittenByPeers&) = default;
+};
+
+// The memory of `rank` that peers write into in any of `programs`, its own.
+WrittenByPeers WrittenMemory(const Layout& layout, Rank rank,
+                             std::span<const Program* const> programs);
+
 // Returns for each lane the bytes that the rank's peers copy to it before they
 // are summed.
 std::array<int64_t, kNumLanes> ScratchBytesOf(

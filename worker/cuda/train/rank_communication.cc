@@ -14,11 +14,14 @@ absl::StatusOr<std::unique_ptr<RankCommunication>> RankCommunication::Create(
                                                 .store = options.store,
                                                 .timeout = options.timeout},
                                                abort_requested));
-  if (!options.layout.copy_engines.any()) return made;
-  // Not beside NCCL's: both hold the driver's lock most of the time, and a
-  // restore that allocates page-locked memory meanwhile waits for both.
-  ASSIGN_OR_RETURN(made->copies_, PeerCopies::Create(options, abort_requested));
   return made;
+}
+
+absl::Status RankCommunication::ConnectCopies(
+    const PeerCopyOptions& options, const std::atomic<bool>& abort_requested) {
+  if (!options.layout.copy_engines.any()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(copies_, PeerCopies::Create(options, abort_requested));
+  return absl::OkStatus();
 }
 
 void RankCommunication::Abort() {

@@ -18,11 +18,18 @@ namespace millrace {
 
 class RankCommunication {
  public:
-  // Creates it on the current device. Collective over the world, which must
-  // have more than one rank. Errors are those of NcclCommunicatorSet and
-  // PeerCopies. The timeout of `options` holds for both.
+  // Creates NCCL's communicators on the current device. Collective over the
+  // world, which must have more than one rank. Errors are those of
+  // NcclCommunicatorSet.
   static absl::StatusOr<std::unique_ptr<RankCommunication>> Create(
       const PeerCopyOptions& options, const std::atomic<bool>& abort_requested);
+  // Gives copy engines what the layout wants them to do; by NCCL until then.
+  // Call it once, on all ranks, with the same options. Errors are those of
+  // PeerCopies. Not beside Create(): both hold the driver's lock most of the
+  // time, and a restore that allocates page-locked memory meanwhile waits for
+  // both.
+  absl::Status ConnectCopies(const PeerCopyOptions& options,
+                             const std::atomic<bool>& abort_requested);
   // To be destroyed as an NcclCommunicatorSet is: after all work and graphs.
 
   const NcclCommunicatorSet* communicators() const {

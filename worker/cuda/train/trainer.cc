@@ -114,7 +114,6 @@ absl::Status CudaTrainer::Connect(const TrainerOptions& options) {
   ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
   kernels_->set_rope_factors(job_.model.rope_factors);
   RETURN_IF_ERROR(BuildCommunication(options));
-  NoteStart("communicators");
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
@@ -162,17 +161,20 @@ absl::Status CudaTrainer::BuildCommunication(const TrainerOptions& options) {
   if (layout_.num_ranks() == 1) return absl::OkStatus();
   CHECK(store_ != nullptr);
   static const std::atomic<bool> never = false;
-  ASSIGN_OR_RETURN(
-      communication_,
-      RankCommunication::Create(
-          {.layout = layout_,
-           .rank = rank_,
-           .store = store_,
-           .arenas = arenas_.get(),
-           .programs = {&programs_->training, &programs_->validation,
-                        &programs_->publish}},
-          options.abort_requested != nullptr ? *options.abort_requested
-                                             : never));
+  const std::atomic<bool>& abort_requested =
+      options.abort_requested != nullptr ? *options.abort_requested : never;
+  const PeerCopyOptions peers = {
+      .layout = layout_,
+      .rank = rank_,
+      .store = store_,
+      .arenas = arenas_.get(),
+      .programs = {&programs_->training, &programs_->validation,
+                   &programs_->publish}};
+  ASSIGN_OR_RETURN(communication_,
+                   RankCommunication::Create(peers, abort_requested));
+  NoteStart("communicators");
+  RETURN_IF_ERROR(communication_->ConnectCopies(peers, abort_requested));
+  NoteStart("memory of peers");
   return absl::OkStatus();
 }
 

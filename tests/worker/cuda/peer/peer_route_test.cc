@@ -81,6 +81,34 @@ TEST(PeerRouteTest, RanksToReachAreThoseItSharesSomethingWith) {
   EXPECT_EQ(reached(Rank{0}), (Ranks{Rank{1}}));
 }
 
+// Goal: peers are shown the memory that they write into and no other. Method:
+// by hand. Parameters that stay whole are gathered where they are kept, those
+// of ZeRO 3 and all activations in the step's arena; sums need scratch memory.
+TEST(PeerRouteTest, NamesTheMemoryThatPeersWrite) {
+  const auto written = [](Layout layout) {
+    layout.precision = Precision::kBfloat16;
+    layout.copy_engines = CopyEngineUseOf(layout);
+    const std::vector<Program> programs =
+        *BuildTrainingPrograms(TestModel(), layout);
+    return WrittenMemory(layout, Rank{0},
+                         std::vector<const Program*>{&programs[0]});
+  };
+  EXPECT_EQ(written({.data = 2}), WrittenByPeers{});
+  EXPECT_EQ(written({.data = 2, .zero = 1}),
+            WrittenByPeers{.persistent_arena = true});
+  EXPECT_EQ(written({.data = 2, .zero = 3}),
+            WrittenByPeers{.step_arena = true});
+  EXPECT_EQ(written({.pipeline = 2}), WrittenByPeers{.step_arena = true});
+  EXPECT_EQ(written({.tensor = 2}),
+            (WrittenByPeers{.step_arena = true, .scratch = true}));
+  Layout by_nccl{.data = 2, .tensor = 2, .zero = 1};
+  const std::vector<Program> programs =
+      *BuildTrainingPrograms(TestModel(), by_nccl);
+  EXPECT_EQ(WrittenMemory(by_nccl, Rank{0},
+                          std::vector<const Program*>{&programs[0]}),
+            WrittenByPeers{});
+}
+
 // Goal: there is room for the parts of all peers, of the largest sum on the
 // lane. Method: by hand; four tensor ranks reduce 12 tokens of 20 numbers and
 // less, two bytes each.
