@@ -19,6 +19,13 @@ constexpr double kDiskBytesPerSecond = 500e6;
 constexpr double kLeastStall = 1e-3;
 constexpr double kWorthwhileFactor = 1.25;
 
+// Zero where the rate is 0, which is any.
+double SecondsAt(int64_t bytes_per_second, int64_t num_bytes) {
+  return bytes_per_second == 0 ? 0
+                               : static_cast<double>(num_bytes) /
+                                     static_cast<double>(bytes_per_second);
+}
+
 }  // namespace
 
 double MeanTimeBetweenFailures(const GoodputSpec& spec,
@@ -31,13 +38,32 @@ double MeanTimeBetweenFailures(const GoodputSpec& spec,
   return device_s / (1 + observed.num_failures) / observed.num_devices;
 }
 
-CheckpointCost GuessCheckpointCost(
-    int64_t part_bytes, int32_t ranks_per_host,
-    const std::optional<SnapshotPlan>& predicted) {
+CheckpointCost GuessCheckpointCost(int64_t part_bytes, int32_t ranks_per_host,
+                                   const std::optional<SnapshotPlan>& predicted,
+                                   int64_t bytes_per_second) {
   const auto bytes = static_cast<double>(part_bytes);
   return {.stall_s = predicted.has_value() ? predicted->stall_s
                                            : bytes / kCopiedBytesPerSecond,
-          .write_s = bytes * ranks_per_host / kDiskBytesPerSecond};
+          .write_s = std::max(bytes * ranks_per_host / kDiskBytesPerSecond,
+                              SecondsAt(bytes_per_second, part_bytes))};
+}
+
+std::string TooSlowToWrite(const CheckpointSpec& spec, int64_t part_bytes,
+                           double step_s) {
+  const double write_s = SecondsAt(spec.bytes_per_second, part_bytes);
+  const double between_s = static_cast<double>(spec.interval_steps) * step_s;
+  if (spec.policy != "fixed" || spec.interval_steps == 0 ||
+      write_s <= between_s) {
+    return "";
+  }
+  return absl::StrCat(
+      "checkpoint.bytes_per_second is ", FormatBytes(spec.bytes_per_second),
+      ", at which a rank's ", FormatBytes(part_bytes), " take ",
+      FormatSeconds(write_s), ", and a checkpoint is due every ",
+      FormatSeconds(between_s),
+      ": training waits for the rest of each, which is then written at full "
+      "speed; raise it, or set checkpoint.interval_steps: ",
+      static_cast<int64_t>(std::ceil(write_s / step_s)), " or more");
 }
 
 IntervalChoice ChooseCheckpointInterval(const IntervalInput& input) {

@@ -36,10 +36,15 @@ struct CheckpointCost {
 
 // The assumed cost of the first checkpoint: a rank's part is copied, unless the
 // plan predicts the stall, and those of a host's ranks are written to a disk of
-// 500 MB/s.
-CheckpointCost GuessCheckpointCost(
-    int64_t part_bytes, int32_t ranks_per_host,
-    const std::optional<SnapshotPlan>& predicted);
+// 500 MB/s, at `bytes_per_second` a rank at most (0: any).
+CheckpointCost GuessCheckpointCost(int64_t part_bytes, int32_t ranks_per_host,
+                                   const std::optional<SnapshotPlan>& predicted,
+                                   int64_t bytes_per_second);
+
+// Says that checkpoints of a fixed interval are due before the one before can
+// be written at the job's rate, so that training waits. Empty if they are not.
+std::string TooSlowToWrite(const CheckpointSpec& spec, int64_t part_bytes,
+                           double step_s);
 
 struct IntervalInput {
   CheckpointCost cost;

@@ -296,7 +296,8 @@ IntervalChoice JobRunner::ChooseInterval() const {
            checkpoint_cost_.is_measured
                ? checkpoint_cost_
                : GuessCheckpointCost(PartBytes(job_.model, plan_->layout),
-                                     plan_->ranks_per_host, plan_->snapshots),
+                                     plan_->ranks_per_host, plan_->snapshots,
+                                     job_.checkpoint.bytes_per_second),
        .step_s = measured_s > 0 ? measured_s : plan_->step_time_s,
        .mean_time_between_failures_s = MeanTimeBetweenFailures(
            job_.goodput, {.num_devices = plan_->layout.num_ranks(),

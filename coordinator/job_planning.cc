@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "coordinator/checkpoint_interval.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/model_files.h"
 #include "fault/checkpoint.h"
@@ -370,8 +371,11 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
     progress_->Line(absl::StrCat("snapshots of the state: ",
                                  SnapshotText(*plan_->snapshots)));
   }
-  if (!replica_plan_->warning.empty()) {
-    progress_->Line(absl::StrCat("warning: ", replica_plan_->warning));
+  for (const std::string& warning :
+       {TooSlowToWrite(job_.checkpoint, replica_plan_->part_bytes,
+                       plan_->step_time_s),
+        replica_plan_->warning}) {
+    if (!warning.empty()) progress_->Line(absl::StrCat("warning: ", warning));
   }
   progress_->Line(
       absl::StrCat("copies in memory: ", replica_plan_->description));

@@ -129,6 +129,8 @@ struct CheckpointSpec {
   std::string policy = "fixed";
   bool at_end = true;  // After the last step of the job.
   int32_t keep = 2;
+  // The most that a rank writes in a second while training goes on; 0: any.
+  int64_t bytes_per_second = 0;
   bool is_periodic() const { return interval_steps > 0 || policy == "auto"; }
   // "auto": the newest whole checkpoint in `directory`, if any; "none"; or the
   // path of one checkpoint.

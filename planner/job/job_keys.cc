@@ -265,6 +265,11 @@ const JobKey kOtherKeys[] = {
             "(docs/cluster.md)."},
     {KEY(checkpoint.keep), .doc = "Newest checkpoints kept.",
      .range = {1, kMaximumInt32}},
+    {KEY(checkpoint.bytes_per_second),
+     .doc = "The most that each rank writes of a checkpoint in a second while "
+            "training goes on, which leaves disks and networks to others; 0: as "
+            "fast as it goes. What training waits for is written at full speed.",
+     .range = {0, kMaximumInteger}, .is_bytes = true},
     {KEY(checkpoint.resume),
      .doc =
          "auto: from the newest whole checkpoint in directory, if any; none; "

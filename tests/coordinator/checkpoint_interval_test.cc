@@ -86,18 +86,41 @@ TEST(CheckpointIntervalTest, LearnsHowOftenTheJobFails) {
 // on a host of eight ranks.
 TEST(CheckpointIntervalTest, GuessesUntilOneIsWritten) {
   const CheckpointCost guess =
-      GuessCheckpointCost(1'000'000'000, 8, std::nullopt);
+      GuessCheckpointCost(1'000'000'000, 8, std::nullopt, 0);
   EXPECT_DOUBLE_EQ(guess.stall_s, 0.25);
   const CheckpointCost predicted =
-      GuessCheckpointCost(1'000'000'000, 8, SnapshotPlan{.stall_s = 0.01});
+      GuessCheckpointCost(1'000'000'000, 8, SnapshotPlan{.stall_s = 0.01}, 0);
   EXPECT_DOUBLE_EQ(predicted.stall_s, 0.01);
   EXPECT_DOUBLE_EQ(predicted.write_s, guess.write_s);
   EXPECT_DOUBLE_EQ(guess.write_s, 16);
+  // The job's own rate counts where it is the lower one.
+  const auto write_s = [](int64_t rate) {
+    return GuessCheckpointCost(1'000'000'000, 8, std::nullopt, rate).write_s;
+  };
+  EXPECT_DOUBLE_EQ(write_s(500'000'000), 16);
+  EXPECT_DOUBLE_EQ(write_s(20'000'000), 50);
   EXPECT_THAT(
       ChooseCheckpointInterval(
           {.cost = guess, .step_s = 1, .mean_time_between_failures_s = kDay})
           .description,
       HasSubstr("(guessed until one is written)"));
+}
+
+// Goal: a rate at which checkpoints take longer than the steps between them is
+// warned of, and the interval that the warning names is not. Method: 1 GB a
+// rank at 20 MB/s, steps of half a second.
+TEST(CheckpointIntervalTest, WarnsOfRatesThatAreTooLow) {
+  CheckpointSpec spec = {.interval_steps = 99, .bytes_per_second = 20'000'000};
+  const auto warning = [&] { return TooSlowToWrite(spec, 1'000'000'000, 0.5); };
+  EXPECT_THAT(warning(), HasSubstr("take 50.0 s, and a checkpoint is due every "
+                                   "49.5 s: training waits for the rest"));
+  EXPECT_THAT(warning(), HasSubstr("checkpoint.interval_steps: 100 or more"));
+  spec.interval_steps = 100;
+  EXPECT_EQ(warning(), "");
+  spec = {.interval_steps = 1};
+  EXPECT_EQ(warning(), "");
+  spec = {.policy = "auto", .bytes_per_second = 1};
+  EXPECT_EQ(warning(), "");
 }
 
 // Goal: small differences change nothing, since ranks must agree on each

@@ -1,5 +1,6 @@
 #include "worker/agent/checkpoint_writer.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -17,32 +18,60 @@ absl::Status Abandoned() {
   return absl::CancelledError("the checkpoint was abandoned");
 }
 
-// A file to which nothing more is appended once `stop` is true.
-class StoppableFile : public WritableFile {
+// How a write goes on: no further once `stop` is true, and no faster than
+// `bytes_per_second` (0: any) until `hurry` is.
+struct Pace {
+  const std::atomic<bool>& stop;
+  const std::atomic<bool>& hurry;
+  int64_t bytes_per_second;
+};
+
+// A file that is written at a pace.
+class PacedFile : public WritableFile {
  public:
-  StoppableFile(std::unique_ptr<WritableFile> file,
-                const std::atomic<bool>* stop)
-      : file_(std::move(file)), stop_(*stop) {}
+  PacedFile(std::unique_ptr<WritableFile> file, const Pace& pace)
+      : file_(std::move(file)), pace_(pace) {}
   absl::Status Append(const void* data, int64_t num_bytes) override {
-    return stop_ ? Abandoned() : file_->Append(data, num_bytes);
+    if (pace_.stop) return Abandoned();
+    RETURN_IF_ERROR(file_->Append(data, num_bytes));
+    num_bytes_ += num_bytes;
+    Rest();
+    return absl::OkStatus();
   }
-  absl::Status Sync() override { return stop_ ? Abandoned() : file_->Sync(); }
+  absl::Status Sync() override {
+    return pace_.stop ? Abandoned() : file_->Sync();
+  }
   absl::Status Close() override { return file_->Close(); }
 
  private:
+  // Waits until so much may have been written.
+  void Rest() const {
+    if (pace_.bytes_per_second == 0) return;
+    const double due_s =
+        began_s_ + static_cast<double>(num_bytes_) /
+                       static_cast<double>(pace_.bytes_per_second);
+    while (!pace_.stop && !pace_.hurry) {
+      const double left_s = due_s - MonotonicSeconds();
+      if (left_s <= 0) return;
+      absl::SleepFor(std::min(absl::Seconds(left_s), kPollInterval));
+    }
+  }
+
   const std::unique_ptr<WritableFile> file_;
-  const std::atomic<bool>& stop_;
+  const Pace pace_;
+  const double began_s_ = MonotonicSeconds();
+  int64_t num_bytes_ = 0;
 };
 
-// `files`, whose new files are StoppableFiles.
-class StoppableFiles : public FileSystem {
+// `files`, whose new files are PacedFiles.
+class PacedFiles : public FileSystem {
  public:
-  StoppableFiles(FileSystem* files, const std::atomic<bool>* stop)
-      : files_(*files), stop_(stop) {}
+  PacedFiles(FileSystem* files, const Pace& pace)
+      : files_(*files), pace_(pace) {}
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(
       const std::string& path) override {
     ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_.Create(path));
-    return std::make_unique<StoppableFile>(std::move(file), stop_);
+    return std::make_unique<PacedFile>(std::move(file), pace_);
   }
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(
       const std::string& path) override {
@@ -68,7 +97,7 @@ class StoppableFiles : public FileSystem {
 
  private:
   FileSystem& files_;
-  const std::atomic<bool>* const stop_;
+  const Pace pace_;
 };
 
 }  // namespace
@@ -88,6 +117,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 absl::Status CheckpointWriter::Wait(const std::atomic<bool>& aborted,
                                     std::unique_lock<std::mutex>& lock) {
+  waited_for_ = true;
   changed_.wait(lock, [&] { return aborted || !write_.has_value(); });
   return aborted ? absl::AbortedError("the generation has ended")
                  : absl::OkStatus();
@@ -103,6 +133,7 @@ absl::Status CheckpointWriter::Start(CheckpointWrite write,
   std::unique_lock<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(Wait(aborted, lock));
   abandoned_ = false;
+  waited_for_ = false;
   write_ = std::move(write);
   changed_.notify_all();
   return absl::OkStatus();
@@ -146,8 +177,10 @@ absl::StatusOr<std::string> CheckpointWriter::Write(
     if (is_taken) break;
     absl::SleepFor(kPollInterval);
   }
-  StoppableFiles files(write.files == nullptr ? files_ : write.files.get(),
-                       &abandoned_);
+  PacedFiles files(write.files == nullptr ? files_ : write.files.get(),
+                   {.stop = abandoned_,
+                    .hurry = waited_for_,
+                    .bytes_per_second = write.bytes_per_second});
   return WriteCheckpointPart(files, write.directory, write.info, write.rank,
                              write.snapshot->pieces(), write.placement);
 }

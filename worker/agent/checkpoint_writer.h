@@ -30,6 +30,9 @@ struct CheckpointWrite {
   CheckpointInfo info;
   Rank rank;
   std::shared_ptr<const StateSnapshot> snapshot;
+  // The most that is written in a second until somebody waits for the write;
+  // 0: as fast as it goes.
+  int64_t bytes_per_second = 0;
   // Called on the writer's thread with WriteCheckpointPart()'s result and the
   // seconds that writing took. Not called for a write that was abandoned before
   // it ended. May still run just after Abandon() returns, so it must not use
@@ -47,7 +50,8 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   // Begins once the write before has ended; returns then. Aborted if `aborted`,
-  // which is set before Abandon() is called, becomes true meanwhile.
+  // which is set before Abandon() is called, becomes true meanwhile. A write
+  // that is waited for, here or below, goes on at full speed.
   absl::Status Start(CheckpointWrite write, const std::atomic<bool>& aborted);
   // Waits until nothing is being written; Aborted likewise.
   absl::Status WaitUntilIdle(const std::atomic<bool>& aborted);
@@ -63,7 +67,8 @@ class CheckpointWriter {
                     std::unique_lock<std::mutex>& lock);
 
   FileSystem* const files_;
-  std::atomic<bool> abandoned_ = false;  // The write under way.
+  std::atomic<bool> abandoned_ = false;   // The write under way.
+  std::atomic<bool> waited_for_ = false;  // Likewise.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<CheckpointWrite> write_;  // Under way, or about to begin.

@@ -106,6 +106,7 @@ absl::Status GenerationRun::BeginCheckpoint(const JobSpec& job) {
                        .info = InfoOf(job, step),
                        .rank = rank_,
                        .snapshot = *snapshot,
+                       .bytes_per_second = job.checkpoint.bytes_per_second,
                        .on_written = on_written};
   if (!holds_up_training) return absl::OkStatus();
   RETURN_IF_ERROR(WriteSnapshot());

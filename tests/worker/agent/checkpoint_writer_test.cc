@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "base/clock.h"
 #include "fault/faulty_file_system.h"
 
 namespace millrace {
@@ -128,6 +130,42 @@ TEST(CheckpointWriterTest, AbandonsAtOnce) {
   EXPECT_FALSE(waiting.done.HasBeenNotified());
   EXPECT_THAT(*files.List("c/step-00000001"), testing::IsEmpty());
   EXPECT_FALSE(files.Exists("c/step-00000002"));
+}
+
+// Goal: a write keeps to its rate until somebody waits for it or gives it up.
+// Method: at a byte a second, a part of hundreds of bytes would take minutes.
+TEST(CheckpointWriterTest, KeepsToItsRateUntilItIsWaitedFor) {
+  FaultyFileSystem files;
+  CheckpointWriter writer(&files);
+  const std::atomic<bool> never = false;
+  std::vector<float> weight = {1, 2, 3, 4};
+  Written slow, abandoned, after, paced;
+  CheckpointWrite write = WriteOf(1, WeightOf(&weight), &slow);
+  write.bytes_per_second = 1;
+  ASSERT_TRUE(writer.Start(std::move(write), never).ok());
+  EXPECT_FALSE(
+      slow.done.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
+  ASSERT_TRUE(writer.WaitUntilIdle(never).ok());
+  EXPECT_TRUE(slow.entry.ok()) << slow.entry.status();
+
+  write = WriteOf(2, WeightOf(&weight), &abandoned);
+  write.bytes_per_second = 1;
+  ASSERT_TRUE(writer.Start(std::move(write), never).ok());
+  writer.Abandon();
+  // The one before was waited for, which does not hasten the next one.
+  write = WriteOf(3, WeightOf(&weight), &paced);
+  write.bytes_per_second = 20'000;
+  const double began_s = MonotonicSeconds();
+  ASSERT_TRUE(writer.Start(std::move(write), never).ok());
+  paced.done.WaitForNotification();
+  const double took_s = MonotonicSeconds() - began_s;
+  ASSERT_TRUE(paced.entry.ok()) << paced.entry.status();
+  EXPECT_FALSE(abandoned.done.HasBeenNotified());
+  const int64_t num_bytes = nlohmann::json::parse(*paced.entry)["bytes"];
+  EXPECT_GE(took_s, static_cast<double>(num_bytes) / 20'000);
+  ASSERT_TRUE(writer.Start(WriteOf(4, WeightOf(&weight), &after), never).ok());
+  ASSERT_TRUE(writer.WaitUntilIdle(never).ok());
+  EXPECT_TRUE(after.entry.ok()) << after.entry.status();
 }
 
 // Goal: a disk that fails is reported, and the next part is written.
