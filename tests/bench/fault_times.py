@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What do faults and checkpoints cost on GPUs? Three jobs of random tokens, bf16, ZeRO 1:
 
-1B dims with copies in memory every 20 steps, trained to the end twice. The second time nothing may
-be taken for hanging in 22 steps; then a worker is lost to kill -9 after every sixth step. Prints
-where the time went each time, and whether losses and gradient norms of all steps, also of those
-that were trained again, equal the first job's to the last bit; exits with 1 if they do not. With
-three kills it takes some 100 s.
+1B dims, trained to the end twice. The second time there are copies in memory every 5 steps, which
+training waits for, and nothing may be taken for hanging in 22 steps; then a worker is lost to kill
+-9 after every sixth step. Prints where the time went each time, and whether losses and gradient
+norms of all steps, also of those that were trained again, equal the first job's to the last bit;
+exits with 1 if they do not. With three kills it takes some 100 s.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
 the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has
@@ -133,18 +133,17 @@ FIRST_KILL, STEPS_BETWEEN_KILLS = 22, 6
 def train_1b(arguments, folder):
     settings = {"hidden": 2048, "layers": 16, "ffn": 8192, "deterministic": "true",
                 "steps": FIRST_KILL + STEPS_BETWEEN_KILLS * arguments.kills,
-                "batch": 4 * arguments.gpus, "micro_batch": 4,
-                "rest": "checkpoint: {at_end: false}\n"
-                        "fault: {replica_interval_steps: 20, leave_out_ms: 0}"}
+                "batch": 4 * arguments.gpus, "micro_batch": 4}
+    rest = "checkpoint: {{at_end: false}}\nfault: {{replica_interval_steps: {}, leave_out_ms: 0}}"
     started_s = time.monotonic()
-    whole = Run(arguments, folder, "b1_whole", **settings)
+    whole = Run(arguments, folder, "b1_whole", rest=rest.format(0), **settings)
     first_s = whole.wait_for("first step", lambda: whole.step() > 0)
     finished_s = whole.wait_for("end", lambda: whole.events("finished"))
     whole.process.wait(60)
     print(f"1B undisturbed: first step reported after {first_s - started_s:.1f} s, finished after "
           f"{finished_s - started_s:.1f} s, ended {time.monotonic() - finished_s:.1f} s later",
           flush=True)
-    run = Run(arguments, folder, "b1", **settings)
+    run = Run(arguments, folder, "b1", rest=rest.format(5), **settings)
     run.wait_for(f"step {FIRST_KILL}", lambda: run.step() >= FIRST_KILL)
     alarms = [event for event in run.lines("events.jsonl")
               if event["event"] in ("generation_failed", "worker_killed", "worker_died")]
