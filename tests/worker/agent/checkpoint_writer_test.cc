@@ -159,6 +159,7 @@ TEST(CheckpointWriterTest, KeepsToItsRateUntilItIsWaitedFor) {
   ASSERT_TRUE(writer.Start(std::move(write), never).ok());
   paced.done.WaitForNotification();
   const double took_s = MonotonicSeconds() - began_s;
+  ASSERT_TRUE(writer.WaitUntilIdle(never).ok());
   ASSERT_TRUE(paced.entry.ok()) << paced.entry.status();
   EXPECT_FALSE(abandoned.done.HasBeenNotified());
   const int64_t num_bytes = nlohmann::json::parse(*paced.entry)["bytes"];
