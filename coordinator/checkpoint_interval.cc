@@ -48,8 +48,8 @@ CheckpointCost GuessCheckpointCost(int64_t part_bytes, int32_t ranks_per_host,
                               SecondsAt(bytes_per_second, part_bytes))};
 }
 
-std::string TooSlowToWrite(const CheckpointSpec& spec, int64_t part_bytes,
-                           double step_s) {
+std::string SlowWriteWarning(const CheckpointSpec& spec, int64_t part_bytes,
+                             double step_s) {
   const double write_s = SecondsAt(spec.bytes_per_second, part_bytes);
   const double between_s = static_cast<double>(spec.interval_steps) * step_s;
   if (spec.policy != "fixed" || spec.interval_steps == 0 ||

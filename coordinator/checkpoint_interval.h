@@ -43,8 +43,8 @@ CheckpointCost GuessCheckpointCost(int64_t part_bytes, int32_t ranks_per_host,
 
 // Says that checkpoints of a fixed interval are due before the one before can
 // be written at the job's rate, so that training waits. Empty if they are not.
-std::string TooSlowToWrite(const CheckpointSpec& spec, int64_t part_bytes,
-                           double step_s);
+std::string SlowWriteWarning(const CheckpointSpec& spec, int64_t part_bytes,
+                             double step_s);
 
 struct IntervalInput {
   CheckpointCost cost;

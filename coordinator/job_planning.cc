@@ -372,8 +372,8 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
                                  SnapshotText(*plan_->snapshots)));
   }
   for (const std::string& warning :
-       {TooSlowToWrite(job_.checkpoint, replica_plan_->part_bytes,
-                       plan_->step_time_s),
+       {SlowWriteWarning(job_.checkpoint, replica_plan_->part_bytes,
+                         plan_->step_time_s),
         replica_plan_->warning}) {
     if (!warning.empty()) progress_->Line(absl::StrCat("warning: ", warning));
   }

@@ -5,7 +5,7 @@
 training waits for, and nothing may be taken for hanging in 22 steps; then a worker is lost to kill
 -9 after every sixth step. Prints where the time went each time, and whether losses and gradient
 norms of all steps, also of those that were trained again, equal the first job's to the last bit;
-exits with 1 if they do not. With three kills it takes some 100 s.
+exits with 1 if they do not. With three kills it takes two to three minutes.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
 the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has

@@ -111,7 +111,9 @@ TEST(CheckpointIntervalTest, GuessesUntilOneIsWritten) {
 // rank at 20 MB/s, steps of half a second.
 TEST(CheckpointIntervalTest, WarnsOfRatesThatAreTooLow) {
   CheckpointSpec spec = {.interval_steps = 99, .bytes_per_second = 20'000'000};
-  const auto warning = [&] { return TooSlowToWrite(spec, 1'000'000'000, 0.5); };
+  const auto warning = [&] {
+    return SlowWriteWarning(spec, 1'000'000'000, 0.5);
+  };
   EXPECT_THAT(warning(), HasSubstr("take 50.0 s, and a checkpoint is due every "
                                    "49.5 s: training waits for the rest"));
   EXPECT_THAT(warning(), HasSubstr("checkpoint.interval_steps: 100 or more"));

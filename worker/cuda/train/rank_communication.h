@@ -23,11 +23,11 @@ class RankCommunication {
   // NcclCommunicatorSet.
   static absl::StatusOr<std::unique_ptr<RankCommunication>> Create(
       const PeerCopyOptions& options, const std::atomic<bool>& abort_requested);
-  // Gives copy engines what the layout wants them to do; by NCCL until then.
-  // Call it once, on all ranks, with the same options. Errors are those of
-  // PeerCopies. Not beside Create(): both hold the driver's lock most of the
-  // time, and a restore that allocates page-locked memory meanwhile waits for
-  // both.
+  // Gives copy engines what the layout wants them to do; until then NCCL does
+  // everything. Collective over the world, once, with the options of Create().
+  // Errors are those of PeerCopies. It is not worth running beside Create():
+  // both hold the driver's lock most of the time, and a restore that allocates
+  // page-locked memory meanwhile waits for both.
   absl::Status ConnectCopies(const PeerCopyOptions& options,
                              const std::atomic<bool>& abort_requested);
   // To be destroyed as an NcclCommunicatorSet is: after all work and graphs.
