@@ -536,8 +536,9 @@ class ExportingJobTest : public JobCommitsTest {
 };
 
 // Goal: a step whose weights are to be exported is committed all the same.
+// Method: no commit fails; an export may be given up for the next one.
 TEST_F(ExportingJobTest, CommitsWhatIsExportedOnASlowDisk) {
-  EXPECT_THAT(SaveOnASlowDisk(), Not(HasSubstr("given up")));
+  EXPECT_THAT(SaveOnASlowDisk(), Not(HasSubstr("checkpoint_failed")));
   EXPECT_TRUE(IsCommitted("00000012"));
   EXPECT_TRUE(IsCommitted("00000008"));
 }
