@@ -164,30 +164,36 @@ TEST(WatchRanksTest, StoppedWorkerIsReplacedAndWritesNothing) {
 }
 
 // Goal: a run whose gradients are never numbers again ends by itself, with the
-// rank and the op where it began, and says which key limits it. Method: a
-// learning rate that ruins the weights.
+// rank and the op where it began, and says which key limits it. No replicas are
+// found to differ, also where each rank gathers parameters from the other.
+// Method: a learning rate that ruins the weights.
 TEST(WatchRanksTest, SkipsSoManyStepsAndNoMore) {
-  const JobFolder folder("not-finite");
-  const std::string job = WriteChangedJob(
-      folder,
-      {.num_steps = 300,
-       .checkpoint_interval = 1000,
-       .layout = "{data: 2, tensor: 1, pipeline: 1}",
-       .extra = "profile_output: none\nfault: {max_skipped_steps: 5}\n"},
-      "learning_rate: 3e-3, warmup_steps: 5", "learning_rate: 1e30");
-  JobProcess process(folder, RunCommand(job));
-  EXPECT_EQ(process.Wait(), 1) << process.Output();
-  const nlohmann::json result = ReadResult(folder);
-  EXPECT_EQ(result["status"], "failed");
-  const std::string reason = result["reason"];
-  EXPECT_NE(reason.find("fault.max_skipped_steps = 5"), std::string::npos)
-      << reason;
-  const auto events = EventsOf(folder, "not_finite");
-  ASSERT_GE(events.size(), 6u);
-  EXPECT_TRUE(events[0].contains("rank")) << events[0];
-  const std::string detail = events[0]["detail"];
-  EXPECT_NE(detail.find("it began in "), std::string::npos) << detail;
-  EXPECT_NE(detail.find("' of "), std::string::npos) << detail;
+  for (const int zero : {0, 1}) {
+    SCOPED_TRACE(absl::StrCat("zero: ", zero));
+    const JobFolder folder("not-finite");
+    const std::string job = WriteChangedJob(
+        folder,
+        {.num_steps = 300,
+         .checkpoint_interval = 1000,
+         .layout = absl::StrCat(
+             "{data: 2, tensor: 1, pipeline: 1, zero: ", zero, "}"),
+         .extra = "profile_output: none\nfault: {max_skipped_steps: 5}\n"},
+        "learning_rate: 3e-3, warmup_steps: 5", "learning_rate: 1e30");
+    JobProcess process(folder, RunCommand(job));
+    EXPECT_EQ(process.Wait(), 1) << process.Output();
+    const nlohmann::json result = ReadResult(folder);
+    EXPECT_EQ(result["status"], "failed");
+    const std::string reason = result["reason"];
+    EXPECT_NE(reason.find("fault.max_skipped_steps = 5"), std::string::npos)
+        << reason;
+    EXPECT_EQ(CountEvents(folder, "replicas_differ"), 0);
+    const auto events = EventsOf(folder, "not_finite");
+    ASSERT_GE(events.size(), 6u);
+    EXPECT_TRUE(events[0].contains("rank")) << events[0];
+    const std::string detail = events[0]["detail"];
+    EXPECT_NE(detail.find("it began in "), std::string::npos) << detail;
+    EXPECT_NE(detail.find("' of "), std::string::npos) << detail;
+  }
 }
 
 // The first values of a tensor in rank 0's part of a checkpoint. A part begins

@@ -35,6 +35,8 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
                                           StepResult* result) {
   // It takes longer than others, as a first step does.
   activity_ = RankActivity::kFirstStep;
+  // Before HashState() below begins the trainer's next hashes of slices.
+  RETURN_IF_ERROR(HashGathered(result->step));
   StepRequest request = {.vote_to_stop = votes_to_stop()};
   CheckedStep checked;
   ASSIGN_OR_RETURN(checked, trainer_->RepeatStep(request));
@@ -100,12 +102,17 @@ absl::Status GenerationRun::HashOwnSlice() {
 absl::Status GenerationRun::HashGathered(int64_t known_step) {
   // The trainer keeps the slices' hashes of one step, as it keeps one hash.
   if (gathered_step_.has_value()) RETURN_IF_ERROR(SendSliceHashes());
-  const std::optional<int64_t> own_slice_step =
-      std::exchange(own_slice_step_, std::nullopt);
+  // The step that gathers the slice may not have run yet: a bad step hashes the
+  // slice for the one after it.
+  if (!own_slice_step_.has_value() ||
+      *own_slice_step_ == trainer_->completed_steps()) {
+    return absl::OkStatus();
+  }
+  const int64_t own_slice_step = *std::exchange(own_slice_step_, std::nullopt);
   // A step that was left out has gathered nothing.
-  if (!own_slice_step.has_value() || left_out_) return absl::OkStatus();
+  if (left_out_) return absl::OkStatus();
   RETURN_IF_ERROR(trainer_->HashGathered());
-  gathered_step_ = *own_slice_step + 1;
+  gathered_step_ = own_slice_step + 1;
   return known_step >= *gathered_step_ ? SendSliceHashes() : absl::OkStatus();
 }
 
