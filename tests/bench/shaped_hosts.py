@@ -62,9 +62,13 @@ GPU_LAYOUTS = {
     2: ("data: 4, zero: 1, data_groups: 1, micro_batch: 4",
         "data: 4, zero: 1, data_groups: 2, micro_batch: 4",
         "data: 2, tensor: 2, zero: 1, micro_batch: 4", "pipeline: 2, tensor: 2, micro_batch: 2",
-        "data: 4, zero: 3, data_groups: 2, micro_batch: 4")}
+        "data: 4, zero: 3, data_groups: 2, micro_batch: 4"),
+    4: ("data: 8, zero: 1, data_groups: 1, micro_batch: 2",
+        "data: 8, zero: 1, data_groups: 2, micro_batch: 2",
+        "data: 4, tensor: 2, zero: 1, micro_batch: 4", "pipeline: 2, tensor: 4, micro_batch: 2",
+        "data: 8, zero: 3, data_groups: 2, micro_batch: 2")}
 # Layouts that the planner completes.
-GPU_CHOICES = {1: "data: 2", 2: "data: 4"}
+GPU_CHOICES = {1: "data: 2", 2: "data: 4", 4: "data: 8"}
 EACH, MEDIAN, CHOICE = 0.10, 0.05, 0.03
 LOSS_TOLERANCE = 2e-5
 BF16_TOLERANCE = 2e-3  # Between layouts, on GPUs.
