@@ -5,7 +5,7 @@
 training waits for, and nothing may be taken for hanging in 22 steps; then a worker is lost to kill
 -9 after every sixth step. Prints where the time went each time, and whether losses and gradient
 norms of all steps, also of those that were trained again, equal the first job's to the last bit;
-exits with 1 if they do not. With three kills it takes two to three minutes.
+exits with 1 if they do not.
 
 8B dims with a checkpoint after step 30 of 40. Prints the median step, how long training waited,
 the steps after the checkpoint, and the stall that the plan predicted for them. On one GPU it has
@@ -92,6 +92,13 @@ class Run:
             time.sleep(0.004)
         return time.monotonic()
 
+    def finish(self):
+        """The time when it said that it had finished. Returns once its processes have ended."""
+        finished_s = self.wait_for("end", lambda: self.events("finished"))
+        if self.process.wait(60) != 0:
+            sys.exit(f"it failed:\n{self.log.read_text()[-3000:]}")
+        return finished_s
+
     def step(self, generation=None):
         return max((line["step"] for line in self.lines("metrics.jsonl")
                     if generation in (None, line["generation"])), default=0)
@@ -138,8 +145,7 @@ def train_1b(arguments, folder):
     started_s = time.monotonic()
     whole = Run(arguments, folder, "b1_whole", rest=rest.format(0), **settings)
     first_s = whole.wait_for("first step", lambda: whole.step() > 0)
-    finished_s = whole.wait_for("end", lambda: whole.events("finished"))
-    whole.process.wait(60)
+    finished_s = whole.finish()
     print(f"1B undisturbed: first step reported after {first_s - started_s:.1f} s, finished after "
           f"{finished_s - started_s:.1f} s, ended {time.monotonic() - finished_s:.1f} s later",
           flush=True)
@@ -151,7 +157,7 @@ def train_1b(arguments, folder):
           f"{statistics.median(line['step_time_s'] for line in run.lines('metrics.jsonl')):.3f} s",
           flush=True)
     times = [kill_worker(run, i, i % arguments.gpus) for i in range(arguments.kills)]
-    run.wait_for("end", lambda: run.events("finished"))
+    run.finish()
     print(f"1B: in training again after {statistics.median(times):.2f} s in the median, "
           f"{max(times):.2f} s at most")
     for line in re.findall(r".*(?:ended in|ready in|trainer made).*", run.logs()):
@@ -246,7 +252,7 @@ def train_without_faults(arguments, folder):
         run = Run(arguments, folder, f"overhead{i}", hidden=2048, layers=16, ffn=8192, steps=91,
                   batch=4 * arguments.gpus, micro_batch=4,
                   rest=f"checkpoint: {{at_end: false}}\nfault: {{{settings[name]}}}")
-        run.wait_for("end", lambda: run.events("finished"))
+        run.finish()
         times = [line["step_time_s"] for line in run.lines("metrics.jsonl") if line["step"] > 11]
         means[name].append(statistics.mean(times))
         print(f"{name}: mean step {1e3 * means[name][-1]:.2f} ms, median "
@@ -265,6 +271,8 @@ def main():
     parser.add_argument("--profile", default=ROOT / "configs/hardware/h200-sxm.yaml")
     parser.add_argument("--folder", type=pathlib.Path, help="for all that is written")
     arguments = parser.parse_args()
+    if arguments.kills < 1:
+        parser.error("--kills: expected 1 or more")
     arguments.millrace = arguments.millrace.resolve()
     folder = pathlib.Path(arguments.folder or tempfile.mkdtemp(prefix="fault_times-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ absl::Status GenerationRun::RepeatBadStep(const JobSpec& job,
                                           StepResult* result) {
   // It takes longer than others, as a first step does.
   activity_ = RankActivity::kFirstStep;
-  // Before HashState() below begins the trainer's next hashes of slices.
+  // HashState() below begins the next hashes of slices.
   RETURN_IF_ERROR(HashGathered(result->step));
   StepRequest request = {.vote_to_stop = votes_to_stop()};
   CheckedStep checked;
@@ -100,10 +100,8 @@ absl::Status GenerationRun::HashOwnSlice() {
 }
 
 absl::Status GenerationRun::HashGathered(int64_t known_step) {
-  // The trainer keeps the slices' hashes of one step, as it keeps one hash.
   if (gathered_step_.has_value()) RETURN_IF_ERROR(SendSliceHashes());
-  // The step that gathers the slice may not have run yet: a bad step hashes the
-  // slice for the one after it.
+  // A bad step hashes the slice for the step after it, which has not run yet.
   if (!own_slice_step_.has_value() ||
       *own_slice_step_ == trainer_->completed_steps()) {
     return absl::OkStatus();

@@ -117,7 +117,9 @@ class GenerationRun {
   absl::Status HashState();
   // Where others gather this rank's parameters: hashes its own slice after the
   // newest step, and the slices that it gathered after the next one. Both are
-  // sent together when the result of the step that gathered them is known.
+  // sent together when the result of the step that gathered them is known. The
+  // trainer keeps the hashes of one such step, so HashGathered() is called
+  // before the next HashOwnSlice(); it does nothing until a step has gathered.
   absl::Status HashOwnSlice();
   absl::Status HashGathered(int64_t known_step);
   absl::Status SendSliceHashes();
