@@ -122,11 +122,11 @@ TEST_P(MemoryRecoveryTest, KilledWorkersCostAStep) {
     std::vector<pid_t> workers = process.Find("worker");
     ASSERT_EQ(workers.size(), static_cast<size_t>(which.num_ranks));
     const int64_t before = CountEvents(folder, "training");
+    const int64_t deaths = CountEvents(folder, "worker_died");
     const double began_s = MonotonicSeconds();
     const size_t first = random() % workers.size();
     ASSERT_EQ(kill(workers[first], SIGKILL), 0);
     if (kill_idx == 1 && workers.size() > 1) {
-      const int64_t deaths = CountEvents(folder, "worker_died");
       ASSERT_TRUE(process.WaitUntil(
           [&] { return CountEvents(folder, "worker_died") > deaths; }));
       kill(workers[(first + 1) % workers.size()], SIGKILL);
