@@ -40,14 +40,16 @@ absl::StatusOr<Buffers> AllocateBoth(int64_t persistent_bytes,
   size_t free_bytes = 0, total_bytes = 0;
   RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes),
                              "ask for the device's free memory"));
+  const auto in_pages = [](int64_t bytes) {
+    return static_cast<size_t>(RoundUp(bytes, kDevicePageBytes));
+  };
   auto persistent =
-      DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(persistent_bytes));
+      DeviceBuffer<std::byte>::Allocate(in_pages(persistent_bytes));
   if (!persistent.ok()) {
     return DoesNotFit(persistent_bytes, step_bytes, free_bytes,
                       persistent.status());
   }
-  auto step =
-      DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(step_bytes));
+  auto step = DeviceBuffer<std::byte>::Allocate(in_pages(step_bytes));
   if (!step.ok()) {
     return DoesNotFit(persistent_bytes, step_bytes, free_bytes, step.status());
   }

@@ -14,7 +14,14 @@
 
 namespace millrace {
 
+// The driver maps an allocation that is a multiple of this in large pages, also
+// into other processes (peer_memory.h), and another one in small pages: mapping
+// 17 GiB of a peer took 177 ms in place of 9 ms on an H200
+// (docs/results/2026-11-30-peer-pages.md).
+inline constexpr int64_t kDevicePageBytes = int64_t{2} << 20;
+
 // Both arenas, on the device current at Allocate(); the persistent one zeroed.
+// Each is allocated in whole pages of kDevicePageBytes.
 class DeviceArenas {
  public:
   // How long to wait for memory. Memory that other ranks of the host have

@@ -7,11 +7,11 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "worker/cuda/device/device_arenas.h"
 
 namespace millrace {
 namespace {
 
-constexpr int64_t kSharedPage = int64_t{2} << 20;
 // A pass over the flags lets each stream go on by one wait; a step has
 // thousands.
 constexpr absl::Duration kPause = absl::Microseconds(2);
@@ -26,7 +26,7 @@ PeerMailboxLayout::PeerMailboxLayout(
     scratch_offsets_[lane] = RoundUp(end, kBufferAlignment);
     end = scratch_offsets_[lane] + scratch_bytes[lane];
   }
-  scratch_bytes_ = RoundUp(end + 1, kSharedPage);
+  scratch_bytes_ = RoundUp(end + 1, kDevicePageBytes);
 }
 
 int64_t PeerMailboxLayout::FlagIndex(Lane lane, Rank peer,

@@ -46,8 +46,8 @@ class PeerMailboxLayout {
   int64_t ScratchOffset(Lane lane) const {
     return scratch_offsets_[static_cast<int>(lane)];
   }
-  // A multiple of 2 MiB, so that nothing else lies in the pages that are
-  // shared.
+  // A multiple of kDevicePageBytes, so that nothing else lies in the pages that
+  // are shared.
   int64_t scratch_bytes() const { return scratch_bytes_; }
 
  private:

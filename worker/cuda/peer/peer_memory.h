@@ -13,8 +13,9 @@
 namespace millrace {
 
 // The handle of an allocation of this process, for another one's
-// PeerMemory::Open(): any bytes. `base` is its first byte; it should be of 2
-// MiB or more, since smaller ones may share a page with others.
+// PeerMemory::Open(): any bytes. `base` is its first byte; it should be a
+// multiple of kDevicePageBytes (device_arenas.h) long, since a shorter one may
+// share a page with others and an odd one is mapped slowly.
 absl::StatusOr<std::string> ExportDeviceMemory(void* base);
 
 // Another process's allocation, mapped on the device that was current at
