@@ -304,6 +304,30 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   }
 }
 
+// Blocks of one head side by side would keep most in the cache, but the last
+// head's longest blocks would then start last: causal, 32 query heads on 4 of
+// keys, one sequence of 8192 tokens, it took 1.3 times as long on an H200. A
+// head has one query head's queries, output gradients and sums of query
+// gradients in the cache at a time, and again as much where its short blocks
+// are ahead at the next query head. Summed in one order, the blocks of a head
+// wait for each other; to run more heads at once made that 1.1 to 1.3 times as
+// slow (docs/results/2026-11-30-attention-backward-order.md).
+template <typename C>
+WorkOrder WorkOrderOf(const AttentionBf16Shape& shape,
+                      const BackwardLengths& lengths, bool deterministic) {
+  const bool is_packed = shape.document_offsets != nullptr;
+  const int num_sequences = is_packed ? 1 : lengths.num_sequences;
+  const int num_blocks = lengths.NumBlocks(C::kBlockN) / num_sequences;
+  if (deterministic) {
+    return {
+        .num_blocks = num_blocks, .heads_per_section = 1, .last_first = false};
+  }
+  const int64_t query_head_bytes =
+      shape.sequence_length * C::kColumns * int64_t{2 + 2 + 4};
+  return OrderWork(shape.num_kv_heads * num_sequences, num_blocks,
+                   /*last_first=*/false, 2 * query_head_bytes);
+}
+
 template <int kHeadDim, Visible kVisible>
 absl::Status Launch(const AttentionBackwardBf16Args& args,
                     cudaStream_t stream) {
@@ -343,6 +367,7 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   const auto kernel = AttentionBackwardKernel<C>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
+  p.work_order = WorkOrderOf<C>(shape, p.lengths, args.deterministic);
   const int grid = p.lengths.NumBlocks(C::kBlockN) * p.num_kv_heads;
   RETURN_IF_ERROR(
       LaunchBehind(kernel, grid, C::kNumThreads, C::kSharedBytes, stream, p));

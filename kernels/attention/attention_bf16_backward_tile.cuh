@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/attention/attention_bf16_backward_prepare.cuh"
+#include "kernels/attention/attention_work_order.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 namespace millrace::attention_backward {
@@ -67,7 +68,8 @@ struct Params {
   Bf16Heads d_k_rows, d_v_rows;
   BackwardRows rows;
   BackwardLengths lengths;
-  int* order;  // Not null: the query gradient is summed in one order.
+  WorkOrder work_order;  // Over the key heads of all sequences.
+  int* order;            // Not null: the query gradient is summed in one order.
   int num_kv_heads, heads_per_kv;
   int window;   // With Visible::kWindow.
   bool causal;  // With Visible::kWindow.
@@ -118,9 +120,9 @@ __device__ __forceinline__ Shared LayOut(uint8_t* unaligned) {
 template <typename C>
 __device__ __forceinline__ Work WorkOf(const Params& p) {
   Work work;
-  // Blocks of one head lie side by side, so that its queries stay in the cache.
-  const BackwardPlace place =
-      p.lengths.Find<C::kBlockM, C::kBlockN>(blockIdx.x, p.num_kv_heads);
+  const WorkItem item = WorkAt(p.work_order, blockIdx.x);
+  const BackwardPlace place = p.lengths.Find<C::kBlockM, C::kBlockN>(
+      item.head * p.work_order.num_blocks + item.block, p.num_kv_heads);
   const int position = place.position;
   work.kv_head = place.head;
   work.sequence = place.sequence;

@@ -31,38 +31,43 @@ def cudnn_backward(q, k, v, d_o, causal):
 
 
 def exact_gradients(q, k, v, d_o, causal, window=0):
-    """The gradients of [sequences, heads, tokens, head_dim] tensors, in fp64."""
+    """The gradients of [sequences, heads, tokens, head_dim] tensors, in fp64. Keys and values
+    may have fewer heads than queries."""
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    each = lambda x: x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
+    scores = q @ each(k).transpose(-1, -2) / math.sqrt(q.shape[-1])
     if causal or window:
         apart = torch.arange(scores.shape[-1], device="cuda")
         apart = apart[:, None] - apart[None]
         window = window or len(apart)
         unseen = (apart >= window) | (apart < 0 if causal else apart <= -window)
         scores = scores.masked_fill(unseen, -math.inf)
-    return torch.autograd.grad(scores.softmax(-1) @ v, (q, k, v), d_o.double())
+    return torch.autograd.grad(scores.softmax(-1) @ each(v), (q, k, v), d_o.double())
 
 
 class Case:
     """One shape with its input sets; tensors are [sequences, tokens, heads, head_dim]."""
 
     def __init__(self, library, b, s, h, d, causal, deterministic=False, window=0,
-                 peer=True, names=("millrace_attention_backward_bf16",)):
-        make = lambda: torch.randn(b, s, h, d, device="cuda", dtype=torch.bfloat16)
+                 peer=True, names=("millrace_attention_backward_bf16",), kv_heads=None):
+        make = lambda heads: torch.randn(b, s, heads, d, device="cuda", dtype=torch.bfloat16)
+        kv_heads = kv_heads or h
+        self.queries_per_key = h // kv_heads
         self.n = sets_for(10 * b * s * h * d)
         self.causal = causal
         self.flops = 10 * b * h * s * s * d * (0.5 if causal else 1)
-        shape = Shape(b, s, h, h, d, causal, window, 0, 0)
+        shape = Shape(b, s, h, kv_heads, d, causal, window, 0, 0)
         self._forward = library.function("millrace_attention_forward_bf16")
         workspace = torch.empty(
             library.number("millrace_attention_backward_bf16_workspace_bytes", shape),
             dtype=torch.uint8, device="cuda")
         counter = torch.zeros(2, dtype=torch.int32, device="cuda")
         lse = torch.full((self.n, b, h, s), math.nan, device="cuda")
-        self.d_q, self.d_k, self.d_v = (torch.full_like(make(), math.nan) for _ in range(3))
+        self.d_q, self.d_k, self.d_v = (torch.full_like(make(heads), math.nan)
+                                        for heads in (h, kv_heads, kv_heads))
         self.sets, args, peers, outputs = [], [], [], []
         for i in range(self.n):
-            q, k, v, d_o = (make() for _ in range(4))
+            q, k, v, d_o = (make(heads) for heads in (h, kv_heads, kv_heads, h))
             o = torch.full_like(q, math.nan)
             self._forward(Forward(heads(o), pointer(lse[i]), heads(q), heads(k), heads(v),
                                   pointer(counter), shape))
@@ -87,17 +92,18 @@ class Case:
         first heads and sequences: more of shorter ones, where one row weighs more."""
         length = self.d_q.shape[1]
         some = slice(0, max(1, 2048 // length))
-        few = slice(0, max(2, (2048 // length) ** 2))
-        q, k, v, d_o = (x[some, few] for x in self.sets[0])
+        few = max(2, (2048 // length) ** 2)
+        few = [slice(0, few * heads) for heads in (self.queries_per_key, 1, 1)]
+        q, k, v, d_o = (x[some, h] for x, h in zip(self.sets[0], (*few, few[0])))
         exact = exact_gradients(q, k, v, d_o, self.causal)
         for x in (self.d_q, self.d_k, self.d_v):
             x.fill_(math.nan)
         self.variants[variant](0)
-        ours = [x[some, :, few].transpose(1, 2) for x in (self.d_q, self.d_k, self.d_v)]
+        ours = [x[some, :, h].transpose(1, 2) for x, h in zip((self.d_q, self.d_k, self.d_v), few)]
         # The maximum of a tensor, unlike Python's, keeps a NaN.
         worst = lambda grads: torch.tensor([relative_error(a, e)
                                             for a, e in zip(grads, exact)]).max().item()
-        return worst(ours), worst([x[some, few] for x in self.peer(0)])
+        return worst(ours), worst([x[some, h] for x, h in zip(self.peer(0), few)])
 
 
 class PackedCase:
@@ -173,8 +179,22 @@ def packed_rows(bench, **pace):
     return failed
 
 
+def grouped_rows(bench):
+    """One device's share of Llama-3 8B and 70B: several query heads for one of keys."""
+    failed = False
+    for b, s, h, kv_heads in ((1, 2048, 32, 8), (1, 8192, 32, 4), (1, 8192, 32, 8),
+                              (2, 8192, 32, 8), (8, 2048, 32, 8), (1, 32768, 32, 8)):
+        case = Case(bench.library, b, s, h, 128, True, kv_heads=kv_heads)
+        ours, theirs = case.errors() if s <= 2048 else (None, None)
+        failed |= s <= 2048 and not ours <= 1.05 * theirs
+        times = bench.time({"millrace": case.variants["millrace"], "cuDNN": case.peer}, case.n)
+        bench.row("attention backward", f"hd128 causal {b} x S {s}, {h} on {kv_heads} heads",
+                  times, flops=case.flops, error=ours, error_cudnn=theirs)
+    return failed
+
+
 def run(bench):
-    failed = packed_rows(bench)
+    failed = packed_rows(bench) | grouped_rows(bench)
     for d in (128, 64):
         for causal in (True, False):
             for s in (512, 1024, 2048, 4096, 8192, 16384):
