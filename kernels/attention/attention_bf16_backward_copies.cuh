@@ -50,8 +50,8 @@ __device__ __forceinline__ void Produce(const Params& p, const Work& work,
   Ring<C::kQueryStages> queries{.parity = 1};
   Ring<C::kOutputStages> outputs{.parity = 1};
   bool first = true;
-  for (int g = 0; g < p.heads_per_kv; ++g) {
-    const int head = work.kv_head * p.heads_per_kv + g;
+  for (int g = 0; g < p.heads_per_part; ++g) {
+    const int head = work.first_head + g;
     const int first_block =
         head * p.lengths.blocks_per_head + sequence.first_block;
     for (int m = work.begin; m < work.end; ++m) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void HandOver(const float (&d_q)[32],
                                          int index) {
   const int thread = threadIdx.x % kWarpgroupSize;
   const uint32_t chunk =
-      SharedAddress(shared.d_q) + consumer * kQueryGradientChunkBytes;
+      SharedAddress(shared.d_q) + consumer * kGradientChunkBytes;
   BarrierWait(&shared.barriers->d_q_empty[consumer], index % 2 ^ 1);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -162,12 +162,11 @@ __device__ __forceinline__ void AddChunks(const Params& p, const Work& work,
                                           const Shared& shared, int consumer) {
   uint64_t* full = &shared.barriers->d_q_full[consumer];
   uint64_t* empty = &shared.barriers->d_q_empty[consumer];
-  const uint8_t* chunk = shared.d_q + consumer * kQueryGradientChunkBytes;
+  const uint8_t* chunk = shared.d_q + consumer * kGradientChunkBytes;
   int parity = 0;
-  for (int g = 0; g < p.heads_per_kv; ++g) {
-    const int head_block =
-        (work.kv_head * p.heads_per_kv + g) * p.lengths.blocks_per_head +
-        work.sequence.first_block;
+  for (int g = 0; g < p.heads_per_part; ++g) {
+    const int head_block = (work.first_head + g) * p.lengths.blocks_per_head +
+                           work.sequence.first_block;
     for (int m = work.begin; m < work.end; ++m) {
       const int share = (head_block + m) * 2 + consumer;
       int* done = p.order + share;
@@ -187,8 +186,8 @@ __device__ __forceinline__ void AddChunks(const Params& p, const Work& work,
         }
         ReduceAddBulk(
             p.rows.d_q + (static_cast<int64_t>(share) * C::kPieces + piece) *
-                             kQueryGradientChunk,
-            chunk, kQueryGradientChunkBytes);
+                             kGradientChunk,
+            chunk, kGradientChunkBytes);
         CommitStores();
         WaitStoresRead<0>();
         BarrierArrive(empty);
@@ -206,8 +205,25 @@ __device__ __forceinline__ void AddChunks(const Params& p, const Work& work,
   WaitStores<0>();
 }
 
-// Stores one consumer's part of a gradient of the keys out of the swizzled tile
-// `tile`. By the whole warpgroup.
+// Stores one consumer's share of `from`, a gradient of one part of a key head,
+// as chunks to `to`. By the whole warpgroup.
+template <typename C>
+__device__ __forceinline__ void StoreKeyPart(
+    const float (&from)[C::kGradientColumns / 2], float* to, int consumer) {
+  constexpr int kGroups = (C::kGradientColumns + 63) / 64;
+  const int thread = threadIdx.x % kWarpgroupSize;
+  auto* chunks =
+      reinterpret_cast<float4*>(to + consumer * kGroups * kGradientChunk);
+#pragma unroll
+  for (int i = 0; i < C::kGradientColumns / 8; ++i) {
+    chunks[i / 8 * (kGradientChunk / 4) + i % 8 * kWarpgroupSize + thread] =
+        make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2],
+                    from[4 * i + 3]);
+  }
+}
+
+// Stores one consumer's share of a gradient of the keys out of the swizzled
+// tile `tile`. By the whole warpgroup.
 template <typename C>
 __device__ __forceinline__ void StoreGradient(const CUtensorMap& map,
                                               const Bf16Heads& rows,

@@ -1,5 +1,6 @@
 // The kernels around the backward attention kernel: row statistics before it,
-// and the conversion of the query gradient after it.
+// and after it the conversion of the query gradient, and of the gradients of
+// keys where they come in parts.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PREPARE_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PREPARE_CUH_
@@ -8,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -22,20 +24,26 @@ __host__ __device__ constexpr int BackwardBlockM(int64_t head_dim) {
   return head_dim == 64 ? 128 : 64;
 }
 
-// Columns of the query gradient while it is summed.
+// Keys of one block of the backward kernel.
+__host__ __device__ constexpr int BackwardBlockN(int64_t head_dim) {
+  return head_dim <= 128 ? 128 : 64;
+}
+
+// Columns of the gradients while they are summed in fp32.
 __host__ __device__ constexpr int BackwardColumns(int64_t head_dim) {
   return static_cast<int>((head_dim + 63) / 64 * 64);
 }
 
-// The query gradient is summed in chunks of 64 x 64 fp32, those of a query
-// block one after the other (of head dim 64 its rows, else its columns), each
-// in the order of the tensor-core fragment: float4 j of thread t at j * 128 +
-// t.
-inline constexpr int kQueryGradientChunk = 64 * 64;
-inline constexpr int kQueryGradientChunkBytes = kQueryGradientChunk * 4;
+// Gradients are kept in chunks of 64 x 64 fp32, those of a block one after the
+// other, by rows and then by columns. Each is in the order of the tensor-core
+// fragment: float4 j of thread t at j * 128 + t.
+inline constexpr int kGradientChunk = 64 * 64;
+inline constexpr int kGradientChunkBytes = kGradientChunk * 4;
 __host__ __device__ constexpr int BackwardChunks(int64_t head_dim) {
-  return BackwardBlockM(head_dim) * BackwardColumns(head_dim) /
-         kQueryGradientChunk;
+  return BackwardBlockM(head_dim) * BackwardColumns(head_dim) / kGradientChunk;
+}
+__host__ __device__ constexpr int BackwardKeyChunks(int64_t head_dim) {
+  return BackwardBlockN(head_dim) * BackwardColumns(head_dim) / kGradientChunk;
 }
 
 // Where one sequence lies.
@@ -142,16 +150,67 @@ inline BackwardLengths LengthsOf(const AttentionBf16Shape& shape) {
   return lengths;
 }
 
+// What one query head keeps in the cache: its queries and output gradients, and
+// the fp32 sums of its query gradients.
+inline int64_t QueryHeadBytes(const AttentionBf16Shape& shape) {
+  return shape.sequence_length * BackwardColumns(shape.head_dim) *
+         int64_t{2 + 2 + 4};
+}
+
+// Returns into how many parts the query heads of one key head are divided. Each
+// part is the work of other blocks, and the gradients of keys are the sums of
+// the parts'. There is one part, except
+// - where so few blocks would leave multiprocessors idle. There are 132 on an
+//   H200, and causal blocks differ in length, so that each needs two.
+// - where the query heads of a causal part fill the L2 cache: its short blocks
+//   are at later query heads than its long ones. Sums of parts take no more
+//   memory than those of query gradients then.
+// On an H200 with 8192 tokens, 8 query heads on one of keys: 1.9 ms with one
+// part, 0.55 with four (docs/results/2026-11-30-attention-backward.md).
+inline int NumKeyParts(const AttentionBf16Shape& shape) {
+  constexpr int64_t kCacheBytes = int64_t{32} << 20;
+  const bool is_windowed =
+      shape.window != 0 && shape.window < shape.sequence_length;
+  const bool are_alike = !shape.causal || is_windowed;
+  const int64_t enough_blocks = are_alike ? 128 : 256;
+  const int64_t num_tokens = shape.document_offsets == nullptr
+                                 ? shape.num_sequences * shape.sequence_length
+                                 : shape.total_tokens;
+  const int64_t num_blocks =
+      num_tokens / BackwardBlockN(shape.head_dim) * shape.num_kv_heads;
+  const int64_t heads_per_kv = shape.num_heads / shape.num_kv_heads;
+  int64_t num_parts = 1;
+  const auto are_too_few = [&] {
+    const int64_t heads = heads_per_kv / num_parts;
+    return num_parts * num_blocks < enough_blocks ||
+           (!are_alike && heads > 2 &&
+            heads * QueryHeadBytes(shape) > kCacheBytes);
+  };
+  while (heads_per_kv % (2 * num_parts) == 0 && are_too_few()) num_parts *= 2;
+  return static_cast<int>(num_parts);
+}
+
 // For every head its query blocks, whole: d_q with BackwardColumns() floats a
 // row. LSE is to base 2; rows behind a sequence have +infinity, which makes
 // their probabilities zero. `order` counts what was added to a block's query
-// gradient, for each consumer.
+// gradient, for each consumer. `key_parts`, if there are several parts: for
+// every part of a key head its key blocks, of each the chunks of d_v and those
+// of d_k.
 struct BackwardRows {
   float* d_q;
+  float* key_parts;
   float* lse_log2;
   float* delta;
   int* order;
 };
+
+inline int64_t KeyPartFloats(const AttentionBf16Shape& shape) {
+  const int64_t num_parts = NumKeyParts(shape);
+  if (num_parts == 1) return 0;
+  return num_parts * shape.num_kv_heads *
+         LengthsOf(shape).NumBlocks(BackwardBlockN(shape.head_dim)) * 2 *
+         BackwardKeyChunks(shape.head_dim) * kGradientChunk;
+}
 
 inline BackwardRows PlaceBackwardRows(const AttentionBf16Shape& shape,
                                       void* workspace) {
@@ -159,7 +218,8 @@ inline BackwardRows PlaceBackwardRows(const AttentionBf16Shape& shape,
                            BackwardBlockM(shape.head_dim);
   BackwardRows rows;
   rows.d_q = static_cast<float*>(workspace);
-  rows.lse_log2 = rows.d_q + num_rows * BackwardColumns(shape.head_dim);
+  rows.key_parts = rows.d_q + num_rows * BackwardColumns(shape.head_dim);
+  rows.lse_log2 = rows.key_parts + KeyPartFloats(shape);
   rows.delta = rows.lse_log2 + num_rows;
   rows.order = reinterpret_cast<int*>(rows.delta + num_rows);
   return rows;
@@ -168,7 +228,8 @@ inline BackwardRows PlaceBackwardRows(const AttentionBf16Shape& shape,
 inline int64_t BackwardRowsBytes(const AttentionBf16Shape& shape) {
   const int64_t block = BackwardBlockM(shape.head_dim);
   const int64_t num_blocks = shape.num_heads * LengthsOf(shape).blocks_per_head;
-  return num_blocks * (block * (BackwardColumns(shape.head_dim) + 2) + 2) *
+  return (num_blocks * (block * (BackwardColumns(shape.head_dim) + 2) + 2) +
+          KeyPartFloats(shape)) *
          static_cast<int64_t>(sizeof(float));
 }
 
@@ -247,36 +308,22 @@ __global__ void BackwardPreprocessKernel(Bf16Heads o, Bf16Heads d_o,
   }
 }
 
-// One warpgroup a chunk: scales, rounds, and brings fragments into rows by way
-// of shared memory. Limited by memory bandwidth.
+// One thread's share of a chunk.
+using ChunkFragment = float4[8];
+
+// Scales and rounds a chunk, and brings it into rows of one head by way of
+// shared memory; columns from kHeadDim on are left out. By a whole block of one
+// warpgroup, once.
 template <int kHeadDim>
-__global__ void __launch_bounds__(hopper::kWarpgroupSize)
-    BackwardPostprocessKernel(Bf16Heads d_q, const float* sums, float scale,
-                              BackwardLengths lengths) {
-  constexpr int kBlockM = BackwardBlockM(kHeadDim);
-  constexpr int kChunks = BackwardChunks(kHeadDim);
+__device__ __forceinline__ void StoreChunk(const ChunkFragment& x, float scale,
+                                           const Bf16Heads& to,
+                                           const BackwardSequence& sequence,
+                                           int head, int first_row,
+                                           int first_column) {
   constexpr int kPadding = 8;  // Against bank conflicts.
   __shared__ __align__(16) __nv_bfloat16 tile[64][64 + kPadding];
-  const int chunk = blockIdx.x % kChunks;
-  const BackwardPlace place =
-      lengths.Find<kBlockM, kBlockM>(blockIdx.x / kChunks, lengths.num_heads);
-  const BackwardSequence& sequence = place.sequence;
-  const int query_block = place.position;
-  const int head = place.head;
-  const int first_query =
-      query_block * kBlockM + (kHeadDim == 64 ? chunk * 64 : 0);
-  const int first_column = kHeadDim == 64 ? 0 : chunk * 64;
-  if (first_query >= sequence.length) return;
-  hopper::GridDependencyWait();
   const int thread = threadIdx.x;
   const int lane = thread % hopper::kWarpSize;
-  const int64_t block = static_cast<int64_t>(head) * lengths.blocks_per_head +
-                        sequence.first_block + query_block;
-  const float4* from = reinterpret_cast<const float4*>(
-      sums + (block * kChunks + chunk) * kQueryGradientChunk);
-  float4 x[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = from[j * hopper::kWarpgroupSize + thread];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const int row = thread / hopper::kWarpSize * 16 + lane / 4;
@@ -291,15 +338,45 @@ __global__ void __launch_bounds__(hopper::kWarpgroupSize)
   for (int i = 0; i < 4; ++i) {
     const int row = i * 16 + thread / 8;
     const int column = thread % 8 * 8;
-    if (first_query + row < sequence.length &&
-        first_column + column < kHeadDim) {
-      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(d_q.data) +
-                                HeadOffset(d_q, sequence, head) +
-                                (first_query + row) * d_q.token_stride +
+    if (first_row + row < sequence.length && first_column + column < kHeadDim) {
+      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(to.data) +
+                                HeadOffset(to, sequence, head) +
+                                (first_row + row) * to.token_stride +
                                 first_column + column) =
           *reinterpret_cast<const uint4*>(&tile[row][column]);
     }
   }
+}
+
+// One warpgroup a chunk of the query gradient. Limited by memory bandwidth.
+template <int kHeadDim>
+__global__ void __launch_bounds__(hopper::kWarpgroupSize)
+    BackwardPostprocessKernel(Bf16Heads d_q, const float* sums, float scale,
+                              BackwardLengths lengths) {
+  constexpr int kBlockM = BackwardBlockM(kHeadDim);
+  constexpr int kChunks = BackwardChunks(kHeadDim);
+  const int chunk = blockIdx.x % kChunks;
+  const BackwardPlace place =
+      lengths.Find<kBlockM, kBlockM>(blockIdx.x / kChunks, lengths.num_heads);
+  const BackwardSequence& sequence = place.sequence;
+  const int query_block = place.position;
+  const int head = place.head;
+  const int first_query =
+      query_block * kBlockM + (kHeadDim == 64 ? chunk * 64 : 0);
+  const int first_column = kHeadDim == 64 ? 0 : chunk * 64;
+  if (first_query >= sequence.length) return;
+  hopper::GridDependencyWait();
+  const int64_t block = static_cast<int64_t>(head) * lengths.blocks_per_head +
+                        sequence.first_block + query_block;
+  const float4* from = reinterpret_cast<const float4*>(
+      sums + (block * kChunks + chunk) * kGradientChunk);
+  ChunkFragment x;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    x[j] = from[j * hopper::kWarpgroupSize + threadIdx.x];
+  }
+  StoreChunk<kHeadDim>(x, scale, d_q, sequence, head, first_query,
+                       first_column);
 }
 
 template <int kHeadDim>

@@ -34,8 +34,9 @@ namespace {
 // dQ added by threads of their own. The scores of the next step ahead of the
 // end of this (dK from shared memory to have the registers) won nothing more.
 template <typename C>
-__device__ __forceinline__ void Consume(const Params& p, const Work& work,
-                                        const Shared& shared, int consumer) {
+__device__ __forceinline__ void Consume(const Params& p, const WorkItem& item,
+                                        const Work& work, const Shared& shared,
+                                        int consumer) {
   Barriers& barriers = *shared.barriers;
   const int thread = threadIdx.x % kWarpgroupSize;
   const int lane = thread % kWarpSize;
@@ -108,7 +109,7 @@ __device__ __forceinline__ void Consume(const Params& p, const Work& work,
   __syncwarp();
   if (lane == 0) BarrierArrive(&barriers.d_s_full[1]);
 
-  const int num_steps = p.heads_per_kv * (work.end - work.begin);
+  const int num_steps = p.heads_per_part * (work.end - work.begin);
   int m = work.begin;
   int i = 0;  // Steps done; the barriers' stages and parities follow from it.
 
@@ -243,6 +244,11 @@ __device__ __forceinline__ void Consume(const Params& p, const Work& work,
     hand_over(d_q, piece);
   }
 
+  if (p.num_parts > 1) {
+    StoreKeyPart<C>(d_v, KeyPart<C>(p, item, 0), consumer);
+    StoreKeyPart<C>(d_k, KeyPart<C>(p, item, 1), consumer);
+    return;
+  }
   // Nobody reads keys and values any more: their memory carries the results
   // out.
   NamedBarrierSync(kConsumersBarrier, 2 * kWarpgroupSize);
@@ -266,7 +272,8 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     AttentionBackwardKernel(const __grid_constant__ Params p) {
   extern __shared__ uint8_t unaligned_shared[];
   const Shared shared = LayOut<C>(unaligned_shared);
-  const Work work = WorkOf<C>(p);
+  const WorkItem item = WorkAt(p.work_order, blockIdx.x);
+  const Work work = WorkOf<C>(p, item);
   if (work.end == 0) return;
   if (threadIdx.x == 0) {
     Barriers& barriers = *shared.barriers;
@@ -300,21 +307,57 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     }
   } else {
     GrowRegisters<240>();
-    Consume<C>(p, work, shared, warpgroup - 1);
+    Consume<C>(p, item, work, shared, warpgroup - 1);
   }
+}
+
+// One warpgroup a chunk of d_v and d_k: sums the parts of a key head, always in
+// the same order. Limited by memory bandwidth.
+template <typename C>
+__global__ void __launch_bounds__(kWarpgroupSize)
+    AddKeyPartsKernel(const __grid_constant__ Params p) {
+  constexpr int kChunks = BackwardKeyChunks(C::kHeadDim);
+  const int chunk = blockIdx.x % kChunks;
+  const int tensor = blockIdx.x / kChunks % 2;
+  const int block = blockIdx.x / (2 * kChunks);
+  WorkItem item = {
+      .block = block % p.work_order.num_blocks,
+      .head = block / p.work_order.num_blocks * p.num_parts,
+  };
+  const Work work = WorkOf<C>(p, item);
+  const int first_row =
+      work.key_block * C::kBlockN + chunk / C::kColumnGroups * 64;
+  GridDependencyWait();
+  if (work.end == 0 || first_row >= work.sequence.length) return;
+  ChunkFragment sum = {};
+  for (int part = 0; part < p.num_parts; ++part, ++item.head) {
+    const auto* from = reinterpret_cast<const float4*>(
+        KeyPart<C>(p, item, tensor) + chunk * kGradientChunk);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float4 x = from[j * kWarpgroupSize + threadIdx.x];
+      sum[j].x += x.x;
+      sum[j].y += x.y;
+      sum[j].z += x.z;
+      sum[j].w += x.w;
+    }
+  }
+  StoreChunk<C::kHeadDim>(
+      sum, tensor == 0 ? 1.0f : p.scale, tensor == 0 ? p.d_v_rows : p.d_k_rows,
+      work.sequence, work.kv_head, first_row, chunk % C::kColumnGroups * 64);
 }
 
 // Blocks of one head side by side would keep most in the cache, but the last
 // head's longest blocks would then start last: causal, 32 query heads on 4 of
-// keys, one sequence of 8192 tokens, it took 1.3 times as long on an H200. A
-// head has one query head's queries, output gradients and sums of query
-// gradients in the cache at a time, and again as much where its short blocks
-// are ahead at the next query head. Summed in one order, the blocks of a head
-// wait for each other; to run more heads at once made that 1.1 to 1.3 times as
-// slow (docs/results/2026-11-30-attention-backward-order.md).
+// keys, one sequence of 8192 tokens, that took 1.3 times as long on an H200. A
+// head has room for two query heads, since its short blocks are ahead at the
+// next one. Where query gradients are summed in one order, the blocks of a head
+// wait for each other; more heads at once made that up to 1.6 times as slow
+// (docs/results/2026-11-30-attention-backward.md).
 template <typename C>
 WorkOrder WorkOrderOf(const AttentionBf16Shape& shape,
-                      const BackwardLengths& lengths, bool deterministic) {
+                      const BackwardLengths& lengths, int num_parts,
+                      bool deterministic) {
   const bool is_packed = shape.document_offsets != nullptr;
   const int num_sequences = is_packed ? 1 : lengths.num_sequences;
   const int num_blocks = lengths.NumBlocks(C::kBlockN) / num_sequences;
@@ -322,10 +365,8 @@ WorkOrder WorkOrderOf(const AttentionBf16Shape& shape,
     return {
         .num_blocks = num_blocks, .heads_per_section = 1, .last_first = false};
   }
-  const int64_t query_head_bytes =
-      shape.sequence_length * C::kColumns * int64_t{2 + 2 + 4};
-  return OrderWork(shape.num_kv_heads * num_sequences, num_blocks,
-                   /*last_first=*/false, 2 * query_head_bytes);
+  return OrderWork(shape.num_kv_heads * num_parts * num_sequences, num_blocks,
+                   /*last_first=*/false, 2 * QueryHeadBytes(shape));
 }
 
 template <int kHeadDim, Visible kVisible>
@@ -344,9 +385,13 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
                    OperandMap(args.d_o, shape.num_heads, shape, C::kBlockM));
   ASSIGN_OR_RETURN(p.d_k, OperandMap(args.d_k, shape.num_kv_heads, shape, 64));
   ASSIGN_OR_RETURN(p.d_v, OperandMap(args.d_v, shape.num_kv_heads, shape, 64));
-  const bool packed = shape.document_offsets != nullptr;
-  p.d_k_rows = packed ? args.d_k : Bf16Heads{};
-  p.d_v_rows = packed ? args.d_v : Bf16Heads{};
+  p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
+  p.num_parts = NumKeyParts(shape);
+  p.heads_per_part =
+      static_cast<int>(shape.num_heads / shape.num_kv_heads) / p.num_parts;
+  const bool by_rows = shape.document_offsets != nullptr || p.num_parts > 1;
+  p.d_k_rows = by_rows ? args.d_k : Bf16Heads{};
+  p.d_v_rows = by_rows ? args.d_v : Bf16Heads{};
   p.rows = PlaceBackwardRows(shape, args.workspace);
   p.lengths = LengthsOf(shape);
   const int64_t num_blocks = shape.num_heads * p.lengths.blocks_per_head;
@@ -355,8 +400,6 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   ASSIGN_OR_RETURN(p.delta,
                    EncodeRowsTensorMap(p.rows.delta, num_blocks, C::kBlockM));
   p.order = args.deterministic ? p.rows.order : nullptr;
-  p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
-  p.heads_per_kv = static_cast<int>(shape.num_heads / shape.num_kv_heads);
   p.window = static_cast<int>(shape.window);
   p.causal = shape.causal;
   p.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
@@ -367,10 +410,17 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   const auto kernel = AttentionBackwardKernel<C>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
-  p.work_order = WorkOrderOf<C>(shape, p.lengths, args.deterministic);
-  const int grid = p.lengths.NumBlocks(C::kBlockN) * p.num_kv_heads;
-  RETURN_IF_ERROR(
-      LaunchBehind(kernel, grid, C::kNumThreads, C::kSharedBytes, stream, p));
+  p.work_order =
+      WorkOrderOf<C>(shape, p.lengths, p.num_parts, args.deterministic);
+  const int num_key_blocks = p.lengths.NumBlocks(C::kBlockN) * p.num_kv_heads;
+  RETURN_IF_ERROR(LaunchBehind(kernel, num_key_blocks * p.num_parts,
+                               C::kNumThreads, C::kSharedBytes, stream, p));
+  if (p.num_parts > 1) {
+    RETURN_IF_ERROR(LaunchBehind(
+        AddKeyPartsKernel<C>, num_key_blocks * 2 * BackwardKeyChunks(kHeadDim),
+        kWarpgroupSize,
+        /*shared_bytes=*/0, stream, p));
+  }
   return LaunchBackwardPostprocess<kHeadDim>(args, p.rows, p.scale, p.lengths,
                                              stream);
 }

@@ -22,17 +22,17 @@ using namespace hopper;  // NOLINT: its primitives read as part of the language.
 enum class Visible { kAll, kCausal, kWindow };
 
 // A block keeps kBlockN keys and values and walks over blocks of kBlockM
-// queries of all query heads that share them. Up to head dim 128 each of the
-// two consumer warpgroups has half of the keys. Gradients of 256 columns leave
-// no registers for that: there both compute the scores of all keys, and each
-// has half of the columns of the gradients.
+// queries of the query heads that share them, or of one part of these heads. Up
+// to head dim 128 each of the two consumer warpgroups has half of the keys.
+// Gradients of 256 columns leave no registers for that: there both compute the
+// scores of all keys, and each has half of the columns of the gradients.
 template <int kHeadDim_, Visible kVisible_>
 struct Config {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr Visible kVisible = kVisible_;
   static constexpr bool kSplitKeys = kHeadDim <= 128;
   static constexpr int kBlockM = BackwardBlockM(kHeadDim);
-  static constexpr int kBlockN = kSplitKeys ? 128 : 64;
+  static constexpr int kBlockN = BackwardBlockN(kHeadDim);
   // In shared memory columns fill groups of 64; the copy engine adds zeros.
   static constexpr int kColumns = BackwardColumns(kHeadDim);
   static constexpr int kColumnGroups = kColumns / 64;
@@ -48,7 +48,7 @@ struct Config {
   static constexpr int kBarrierBytes = 256;
   static constexpr int kSharedBytes =
       1024 + 2 * kKeyBytes + (kQueryStages + kOutputStages) * kQueryBytes +
-      2 * kScoreBytes + 2 * kQueryGradientChunkBytes +
+      2 * kScoreBytes + 2 * kGradientChunkBytes +
       (kQueryStages + kOutputStages) * kRowBytes + kBarrierBytes;
   static_assert(kSharedBytes <= 227 * 1024);
   // With one stage a consumer cannot keep its turn until the next output
@@ -64,22 +64,25 @@ struct Config {
 struct Params {
   CUtensorMap q, k, v, d_o, d_k, d_v;
   CUtensorMap lse_log2, delta;  // By `rows`; a row is a query block's.
-  // For documents, whose last rows no tensor map clips.
+  // For parts of key heads and for documents, whose last rows no tensor map
+  // clips.
   Bf16Heads d_k_rows, d_v_rows;
   BackwardRows rows;
   BackwardLengths lengths;
-  WorkOrder work_order;  // Over the key heads of all sequences.
+  WorkOrder work_order;  // Over the parts of key heads of all sequences.
   int* order;            // Not null: the query gradient is summed in one order.
-  int num_kv_heads, heads_per_kv;
-  int window;   // With Visible::kWindow.
-  bool causal;  // With Visible::kWindow.
+  int num_kv_heads;
+  int num_parts, heads_per_part;  // Of a key head: NumKeyParts().
+  int window;                     // With Visible::kWindow.
+  bool causal;                    // With Visible::kWindow.
   float scale, scale_log2;
 };
 
-// One block's keys and the query blocks that see them.
+// One block's keys, its query heads, and their query blocks that see the keys.
 struct Work {
   BackwardSequence sequence;
   int key_block, kv_head;
+  int first_head;  // Of p.heads_per_part.
   int begin, end;  // Query blocks; empty if there are no keys.
 };
 
@@ -108,8 +111,7 @@ __device__ __forceinline__ Shared LayOut(uint8_t* unaligned) {
   shared.d_o = shared.q + C::kQueryStages * C::kQueryBytes;
   shared.d_s = shared.d_o + C::kOutputStages * C::kQueryBytes;
   shared.d_q = shared.d_s + 2 * C::kScoreBytes;
-  shared.lse =
-      reinterpret_cast<float*>(shared.d_q + 2 * kQueryGradientChunkBytes);
+  shared.lse = reinterpret_cast<float*>(shared.d_q + 2 * kGradientChunkBytes);
   shared.delta = shared.lse + C::kQueryStages * C::kBlockM;
   shared.barriers =
       reinterpret_cast<Barriers*>(shared.delta + C::kOutputStages * C::kBlockM);
@@ -118,13 +120,14 @@ __device__ __forceinline__ Shared LayOut(uint8_t* unaligned) {
 }
 
 template <typename C>
-__device__ __forceinline__ Work WorkOf(const Params& p) {
+__device__ __forceinline__ Work WorkOf(const Params& p, const WorkItem& item) {
   Work work;
-  const WorkItem item = WorkAt(p.work_order, blockIdx.x);
   const BackwardPlace place = p.lengths.Find<C::kBlockM, C::kBlockN>(
-      item.head * p.work_order.num_blocks + item.block, p.num_kv_heads);
+      item.head * p.work_order.num_blocks + item.block,
+      p.num_kv_heads * p.num_parts);
   const int position = place.position;
-  work.kv_head = place.head;
+  work.kv_head = place.head / p.num_parts;
+  work.first_head = place.head * p.heads_per_part;
   work.sequence = place.sequence;
   const int length = work.sequence.length;
   const int num_key_blocks = (length + C::kBlockN - 1) / C::kBlockN;
@@ -144,6 +147,16 @@ __device__ __forceinline__ Work WorkOf(const Params& p) {
   const bool has_keys = position < num_key_blocks;
   work.end = has_keys ? (end + C::kBlockM - 1) / C::kBlockM : 0;
   return work;
+}
+
+// The chunks of d_v (tensor 0) or d_k (1) of one part of a key head.
+template <typename C>
+__device__ __forceinline__ float* KeyPart(const Params& p, const WorkItem& item,
+                                          int tensor) {
+  const int64_t block =
+      static_cast<int64_t>(item.head) * p.work_order.num_blocks + item.block;
+  return p.rows.key_parts +
+         (block * 2 + tensor) * BackwardKeyChunks(C::kHeadDim) * kGradientChunk;
 }
 
 // How many blocks add to query block `m` before the one of `work` does.

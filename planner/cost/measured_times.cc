@@ -261,8 +261,8 @@ double MeasuredTimes::AttentionSeconds(OpKind kind,
   for (const AttentionTime& time : profile_->attention) {
     if (KindOf(time) != kind) continue;
     // Sequences and heads are alike to a kernel: independent problems. The
-    // backward pass takes one key head at a time with all its query heads, so
-    // that few key heads leave multiprocessors idle.
+    // backward pass takes one key head at a time with its query heads, so that
+    // few key heads leave multiprocessors idle, or cost it partial sums.
     const double distance =
         SquaredLogRatio(time.num_sequences * time.num_heads,
                         attention.num_sequences * attention.num_heads) +

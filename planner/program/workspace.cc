@@ -14,6 +14,37 @@ bool HasTensorCoreKernel(int64_t head_dim) {
   return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
 
+// The fp32 sums of Hopper's kernel for the gradients of keys and values, where
+// it divides the query heads of a key head into parts: NumKeyParts() of
+// kernels/attention/attention_bf16_backward_prepare.cuh.
+int64_t KeyPartFloats(const AttentionAttributes& attention,
+                      int64_t num_documents) {
+  constexpr int64_t kCacheBytes = int64_t{32} << 20;
+  constexpr int64_t kColumns = 64;
+  const bool is_windowed =
+      attention.window != 0 && attention.window < attention.sequence_length;
+  const int64_t enough_blocks = is_windowed ? 128 : 256;
+  const int64_t num_tokens =
+      attention.num_sequences * attention.sequence_length;
+  const int64_t block_rows = attention.head_dim <= 128 ? 128 : 64;
+  const int64_t columns = RoundUp(attention.head_dim, kColumns);
+  const int64_t num_blocks = num_tokens / block_rows * attention.num_kv_heads;
+  const int64_t heads_per_kv = attention.num_heads / attention.num_kv_heads;
+  const int64_t query_head_bytes =
+      attention.sequence_length * columns * int64_t{2 + 2 + 4};
+  int64_t num_parts = 1;
+  const auto are_too_few = [&] {
+    const int64_t heads = heads_per_kv / num_parts;
+    return num_parts * num_blocks < enough_blocks ||
+           (!is_windowed && heads > 2 &&
+            heads * query_head_bytes > kCacheBytes);
+  };
+  while (heads_per_kv % (2 * num_parts) == 0 && are_too_few()) num_parts *= 2;
+  if (num_parts == 1) return 0;
+  return num_parts * attention.num_kv_heads *
+         (num_tokens / block_rows + num_documents) * 2 * block_rows * columns;
+}
+
 }  // namespace
 
 int64_t Bf16LogitsRowBytes(int64_t vocab_rows) {
@@ -40,9 +71,10 @@ int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention) {
   const int64_t tile_floats =
       tile_rows * (RoundUp(attention.head_dim, kColumns) + 2) +
       kCountersPerTile;
-  return RoundUp(
-      attention.num_heads * num_tiles * tile_floats * kWorkspaceFloatBytes,
-      kBufferAlignment);
+  return RoundUp((attention.num_heads * num_tiles * tile_floats +
+                  KeyPartFloats(attention, num_documents)) *
+                     kWorkspaceFloatBytes,
+                 kBufferAlignment);
 }
 
 int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary) {

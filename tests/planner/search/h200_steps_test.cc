@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/job/job_file.h"
-#include "planner/profile/profile_file.h"
 #include "planner/search/search.h"
+#include "tests/planner/shipped.h"
 
 namespace millrace {
 namespace {
@@ -31,13 +31,21 @@ struct Group {
   std::vector<MeasuredStep> steps;
 };
 
-CostModel ShippedCost() {
-  absl::StatusOr<HardwareProfile> profile =
-      LoadProfile("configs/hardware/h200-sxm.yaml");
-  EXPECT_TRUE(profile.ok()) << profile.status();
-  absl::StatusOr<CostModel> cost = CostModel::Create(*std::move(profile));
-  EXPECT_TRUE(cost.ok()) << cost.status();
-  return *std::move(cost);
+// With the times of the backward attention that older steps ran.
+HardwareProfile ProfileOfOlderSteps(const nlohmann::json& all) {
+  HardwareProfile profile = Shipped("h200-sxm");
+  std::erase_if(profile.attention,
+                [](const AttentionTime& time) { return time.backward; });
+  for (const nlohmann::json& row : all["attention_backward"]) {
+    profile.attention.push_back({.backward = true,
+                                 .num_sequences = row[0],
+                                 .sequence_length = row[1],
+                                 .num_heads = row[2],
+                                 .num_kv_heads = row[3],
+                                 .head_dim = row[4],
+                                 .seconds = row[5]});
+  }
+  return profile;
 }
 
 double PredictedSeconds(const nlohmann::json& group, const std::string& layout,
@@ -67,7 +75,8 @@ std::vector<Group> PredictAll(const std::string& key) {
   std::ifstream file("tests/data/h200_steps/steps.json");
   EXPECT_TRUE(file.good());
   const nlohmann::json all = nlohmann::json::parse(file);
-  const CostModel cost = ShippedCost();
+  const CostModel cost = CostOf(key == "jobs_since" ? Shipped("h200-sxm")
+                                                    : ProfileOfOlderSteps(all));
   std::vector<Group> groups;
   for (const nlohmann::json& group : all[key]) {
     groups.push_back({.name = group["name"], .steps = {}});
@@ -127,6 +136,14 @@ TEST(H200StepsTest, ShippedProfilePredictsJobs) {
 TEST(H200StepsTest, ShippedProfilePredictsJobsIn8Bits) {
   ExpectErrorsWithin(SortedErrors(PredictAll("jobs_in_8_bits")),
                      {.num_near = 10, .median = 0.03, .worst = 0.05});
+}
+
+// Goal: steps that ran with today's kernels are predicted within 5 %. One of
+// three is not: products of 8B over two GPUs run at the power limit, which a
+// price does not know.
+TEST(H200StepsTest, ShippedProfilePredictsJobsSince) {
+  ExpectErrorsWithin(SortedErrors(PredictAll("jobs_since")),
+                     {.num_near = 2, .median = 0.035, .worst = 0.065});
 }
 
 // Goal: the layout with the least predicted time is within 1 % of the fastest
