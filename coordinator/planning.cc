@@ -20,6 +20,7 @@
 #include "planner/job/executable.h"
 #include "planner/learn/profile_request.h"
 #include "planner/lower/lower.h"
+#include "planner/profile/host_size.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/profile_merge.h"
 #include "planner/program/program.h"
@@ -130,7 +131,9 @@ absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
           "profile: ", named.status().message(),
           "; name an existing file, or 'auto' to measure this machine"));
     }
-    return named;
+    RETURN_IF_ERROR(named.status());
+    if (!job.resources.uses_cuda()) return named;
+    return WithHostsOf(devices.ranks_per_host, *std::move(named));
   }
   const ProfileIdentity identity = IdentityOf(job, devices);
   std::string path;

@@ -51,8 +51,10 @@ absl::Status CheckRunnable(const JobSpec& job, const DeviceFacts& devices);
 std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
                                             ProfileIdentity identity);
 
-// The profile the job names, or this machine's cached one. NotFound if there is
-// none that was measured with the same ranks and threads: measure one.
+// The profile the job names, or this machine's cached one. A named one of fewer
+// GPUs of a host than these hosts have is made one of such hosts
+// (WithHostsOf()). NotFound if there is none that was measured with the same
+// ranks and threads: measure one.
 absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
                                             const DeviceFacts& devices);
 // InvalidArgument with the numbers if parameters and the optimizer's state

@@ -26,6 +26,7 @@
 #include "planner/job/job_file.h"
 #include "planner/learn/profile_request.h"
 #include "planner/lower/lower.h"
+#include "planner/profile/host_size.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/profile_merge.h"
 #include "planner/profile/shipped_profiles.h"
@@ -348,6 +349,8 @@ absl::StatusOr<LearntFile> LearnProfile(const std::string& run_directory,
   HardwareProfile profile = run.measured.planned_with;
   if (FileExists(target.path) || !target.may_begin) {
     ASSIGN_OR_RETURN(profile, LoadProfile(target.path));
+    profile = WithHostsOf(run.measured.planned_with.ranks_per_host,
+                          std::move(profile));
   }
   LearntFile taught{.path = target.path,
                     .num_busy_steps = run.num_busy_steps,

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "coordinator/planning.h"
 #include "planner/learn/profile_request.h"
+#include "planner/profile/host_size.h"
 #include "planner/profile/prediction_interval.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/shipped_profiles.h"
@@ -149,7 +150,11 @@ absl::StatusOr<HardwareProfile> FindProfileFor(const std::string& name,
   if (absl::IsNotFound(named.status())) {
     return absl::InvalidArgumentError(named.status().message());
   }
-  return named;
+  RETURN_IF_ERROR(named.status());
+  if (!job.resources.uses_cuda()) return named;
+  const int32_t on_host = job.resources.devices_per_agent.value_or(0);
+  return WithHostsOf(num_devices > 0 ? std::min(num_devices, on_host) : on_host,
+                     *std::move(named));
 }
 
 std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,

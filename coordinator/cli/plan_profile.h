@@ -25,9 +25,10 @@ absl::StatusOr<Here> FindHere(const JobSpec& job);
 
 // The shipped profile of this name, or the one of this path; with an empty one
 // the job's, or this machine's newest cached one for the job's model and batch,
-// measured on `num_devices` if that is not 0. InvalidArgument for a name that
-// nothing has; NotFound, saying how to measure one and which are shipped, where
-// there is none here.
+// measured on `num_devices` if that is not 0. One of fewer GPUs of a host than
+// the job's hosts have is made one of such hosts (WithHostsOf()).
+// InvalidArgument for a name that nothing has; NotFound, saying how to measure
+// one and which are shipped, where there is none here.
 absl::StatusOr<HardwareProfile> FindProfileFor(const std::string& name,
                                                int32_t num_devices,
                                                const JobSpec& job,

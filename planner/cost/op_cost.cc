@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "planner/profile/host_size.h"
 #include "planner/program/copy_engines.h"
 #include "planner/program/op_table.h"
 #include "planner/program/op_work.h"
@@ -106,11 +107,13 @@ absl::Status CostModel::CheckTablesPrice(const Layout& layout) const {
 }
 
 bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
-  return !network_.has_value() ||
-         ((group_size - 1) * stride < profile_->provenance.num_ranks &&
-          (millrace::HostsOf(group_size, stride, profile_->ranks_per_host) ==
-               1 ||
-           (measured_.has_value() && measured_->HasHosts())));
+  if (!network_.has_value()) return true;
+  const int64_t hosts =
+      millrace::HostsOf(group_size, stride, profile_->ranks_per_host);
+  // Larger groups of a host than were measured have like links.
+  if (hosts == 1 && WasMeasuredOnOneHost(*profile_)) return true;
+  return (group_size - 1) * stride < profile_->provenance.num_ranks &&
+         (hosts == 1 || (measured_.has_value() && measured_->HasHosts()));
 }
 
 bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
@@ -371,7 +374,8 @@ int64_t CostModel::HostsOf(const GroupPlacement& group) const {
 bool CostModel::HasCollectiveNear(OpKind kind,
                                   const GroupPlacement& group) const {
   return IsCollective(kind) && measured_.has_value() && HasCommunication() &&
-         group.size() <= profile_->provenance.num_ranks &&
+         (group.size() <= profile_->provenance.num_ranks ||
+          (HostsOf(group) == 1 && WasMeasuredOnOneHost(*profile_))) &&
          (measured_->HasHosts() ||
           group.size() <= MembersInside(group, profile_->network[0].devices));
 }

@@ -22,6 +22,13 @@ double SquaredLogRatio(int64_t a, int64_t b) {
   return difference * difference;
 }
 
+double GroupSizeFactor(int64_t from, int64_t to) {
+  const auto share = [](int64_t size) {
+    return static_cast<double>(size - 1) / static_cast<double>(size);
+  };
+  return from == to ? 1 : share(to) / share(from);
+}
+
 double RateFromNeighbours(std::vector<Neighbour> neighbours) {
   const size_t count =
       std::min<size_t>(neighbours.size(), static_cast<size_t>(kNumNeighbours));

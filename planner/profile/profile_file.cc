@@ -437,10 +437,18 @@ std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
                      identity.machine, "; run millrace profile here"));
   }
   if (provenance.num_ranks != identity.num_ranks) {
-    warnings.push_back(absl::StrCat("stale profile: measured with ",
-                                    provenance.num_ranks,
-                                    " ranks, planned for ", identity.num_ranks,
-                                    "; run millrace profile again"));
+    // As WithHostsOf() makes one.
+    const bool is_of_larger_hosts =
+        provenance.num_ranks < profile.ranks_per_host &&
+        provenance.num_ranks < identity.num_ranks;
+    warnings.push_back(absl::StrCat(
+        "stale profile: measured with ", provenance.num_ranks,
+        " ranks, planned for ", identity.num_ranks,
+        is_of_larger_hosts
+            ? ", so links to a host's other devices are taken to be like "
+              "those that were measured"
+            : "",
+        "; run millrace profile again"));
   }
   const bool was_on_several_hosts =
       provenance.num_ranks > profile.ranks_per_host;
