@@ -17,6 +17,7 @@
 #include "planner/job/executable.h"
 #include "planner/job/layout_space.h"
 #include "planner/lower/program_size.h"
+#include "planner/profile/host_size.h"
 #include "planner/program/copy_engines.h"
 #include "planner/search/closed_form_evaluator.h"
 #include "planner/search/closed_form_finalists.h"
@@ -429,9 +430,13 @@ class Search {
 bool IsPlanOnPaper(const JobSpec& job, int32_t num_devices,
                    const HardwareProfile& profile) {
   const LayoutSpace space = LayoutSpaceOf(job, num_devices);
+  // All devices of a host are priced by rows if some were measured.
+  const int32_t num_priced_by_rows = WasMeasuredOnOneHost(profile)
+                                         ? profile.ranks_per_host
+                                         : profile.provenance.num_ranks;
   return !ExecutableSpace(space).has_value() || profile.gemms.empty() ||
-         (num_devices > profile.provenance.num_ranks &&
-          profile.device.is_given() && !profile.network.empty());
+         (num_devices > num_priced_by_rows && profile.device.is_given() &&
+          !profile.network.empty());
 }
 
 absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {

@@ -46,7 +46,8 @@ struct SearchInput {
 
 // Whether the plan can only be one on paper: the job asks for what workers
 // cannot execute, the profile is a data sheet's, or there are more devices than
-// it was measured on and it knows the network between them.
+// it was measured on and than a host has, and it knows the network between
+// them.
 bool IsPlanOnPaper(const JobSpec& job, int32_t num_devices,
                    const HardwareProfile& profile);
 

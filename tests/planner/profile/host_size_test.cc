@@ -5,6 +5,8 @@
 
 #include "gtest/gtest.h"
 #include "planner/cost/op_cost.h"
+#include "planner/job/job_file.h"
+#include "planner/search/search.h"
 #include "tests/planner/shipped.h"
 
 namespace millrace {
@@ -45,6 +47,19 @@ TEST(HostSizeTest, LargerHostsHaveLikeLinks) {
                    of_four);
   EXPECT_GT(GatherSeconds(CostOf(four), {.data = 8}, Group::kData),
             1.5 * of_four);
+}
+
+// Goal: a plan for a host of eight is one that workers can run, though four of
+// its GPUs were measured; one for two such hosts is on paper. Method: 8B.
+TEST(HostSizeTest, ALargerHostIsNotOnPaper) {
+  const absl::StatusOr<JobSpec> job =
+      LoadJob("configs/bench/llama3-8b-8gpu.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const HardwareProfile four = Shipped("h200-sxm");
+  const HardwareProfile eight = WithHostsOf(8, four);
+  EXPECT_TRUE(IsPlanOnPaper(*job, 8, four));
+  EXPECT_FALSE(IsPlanOnPaper(*job, 8, eight));
+  EXPECT_TRUE(IsPlanOnPaper(*job, 16, eight));
 }
 
 // Goal: a profile says no more than it knows. Method: hosts that are not
