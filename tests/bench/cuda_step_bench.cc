@@ -4,7 +4,7 @@
 //   zero=0
 //        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
 //        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE
-//        copy_engines=SUM chunks=1 notes=1 timed_graphs=0 timelines=FILE]
+//        copy_engines=SUM notes=1 timed_graphs=0 timelines=FILE]
 //       [rank=0 device=RANK store=FOLDER printing=0]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
