@@ -9,7 +9,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -160,11 +159,11 @@ inline int64_t QueryHeadBytes(const AttentionBf16Shape& shape) {
 // Returns into how many parts the query heads of one key head are divided. Each
 // part is the work of other blocks, and the gradients of keys are the sums of
 // the parts'. There is one part, except
-// - where so few blocks would leave multiprocessors idle. There are 132 on an
-//   H200, and causal blocks differ in length, so that each needs two.
-// - where the query heads of a causal part fill the L2 cache: its short blocks
-//   are at later query heads than its long ones. Sums of parts take no more
-//   memory than those of query gradients then.
+// - where there would be so few blocks that multiprocessors are idle. An H200
+//   has 132, and causal blocks differ in length, so that each needs two.
+// - where the query heads of a causal part would fill the L2 cache, since its
+//   short blocks are at later query heads than its long ones. There the sums of
+//   all parts take no more memory than those of the query gradients.
 // On an H200 with 8192 tokens, 8 query heads on one of keys: 1.9 ms with one
 // part, 0.55 with four (docs/results/2026-11-30-attention-backward.md).
 inline int NumKeyParts(const AttentionBf16Shape& shape) {
@@ -180,13 +179,13 @@ inline int NumKeyParts(const AttentionBf16Shape& shape) {
       num_tokens / BackwardBlockN(shape.head_dim) * shape.num_kv_heads;
   const int64_t heads_per_kv = shape.num_heads / shape.num_kv_heads;
   int64_t num_parts = 1;
-  const auto are_too_few = [&] {
+  const auto needs_more = [&] {
     const int64_t heads = heads_per_kv / num_parts;
     return num_parts * num_blocks < enough_blocks ||
            (!are_alike && heads > 2 &&
             heads * QueryHeadBytes(shape) > kCacheBytes);
   };
-  while (heads_per_kv % (2 * num_parts) == 0 && are_too_few()) num_parts *= 2;
+  while (heads_per_kv % (2 * num_parts) == 0 && needs_more()) num_parts *= 2;
   return static_cast<int>(num_parts);
 }
 

@@ -33,13 +33,13 @@ int64_t KeyPartFloats(const AttentionAttributes& attention,
   const int64_t query_head_bytes =
       attention.sequence_length * columns * int64_t{2 + 2 + 4};
   int64_t num_parts = 1;
-  const auto are_too_few = [&] {
+  const auto needs_more = [&] {
     const int64_t heads = heads_per_kv / num_parts;
     return num_parts * num_blocks < enough_blocks ||
            (!is_windowed && heads > 2 &&
             heads * query_head_bytes > kCacheBytes);
   };
-  while (heads_per_kv % (2 * num_parts) == 0 && are_too_few()) num_parts *= 2;
+  while (heads_per_kv % (2 * num_parts) == 0 && needs_more()) num_parts *= 2;
   if (num_parts == 1) return 0;
   return num_parts * attention.num_kv_heads *
          (num_tokens / block_rows + num_documents) * 2 * block_rows * columns;
