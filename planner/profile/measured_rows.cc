@@ -26,7 +26,7 @@ double GroupSizeFactor(int64_t from, int64_t to) {
   const auto share = [](int64_t size) {
     return static_cast<double>(size - 1) / static_cast<double>(size);
   };
-  return from == to ? 1 : share(to) / share(from);
+  return from == to || from < 2 || to < 2 ? 1 : share(to) / share(from);
 }
 
 double RateFromNeighbours(std::vector<Neighbour> neighbours) {

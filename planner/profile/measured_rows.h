@@ -64,7 +64,8 @@ inline constexpr double kOtherLevelDistance = 50;
 // The factor on the time of a collective in a group of `from` ranks of one host
 // that makes it one in a group of `to`: a ring carries (n - 1) / n of the bytes
 // over each link, at the same rate (Patarasuk and Yuan, 2009). Between two and
-// four H200 the rate of 400 MB and more grew by 0 to 14 %.
+// four H200 the rate of 400 MB and more grew by 0 to 17 %. 1 where a group has
+// one rank.
 double GroupSizeFactor(int64_t from, int64_t to);
 
 // Returns the rows of the nearest measured (kind, group size, hosts, pairs) to
