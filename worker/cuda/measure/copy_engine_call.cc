@@ -13,6 +13,9 @@
 namespace millrace {
 namespace {
 
+// Memory that is shared with other processes takes whole pages.
+constexpr int64_t kCallPage = int64_t{2} << 20;
+
 BufferId AddBuffer(absl::string_view name, int64_t num_elements, DType dtype,
                    Program* program) {
   const int64_t bytes = num_elements * DTypeBytes(dtype);
@@ -35,6 +38,7 @@ Program BuildProgram(const CopyEngineCallOptions& options) {
   program.layout = layout;
   program.layout.copy_engines = CopyEngineUseOf(layout);
   program.stage = CoordinatesOf(layout, options.rank).pipeline;
+  program.persistent_arena_bytes = kCallPage;
   Instruction in = {.kind = options.kind,
                     .phase = Phase::kForward,
                     .microbatch_idx = -1,
@@ -73,9 +77,10 @@ absl::StatusOr<std::unique_ptr<CopyEngineCall>> CopyEngineCall::Create(
   std::unique_ptr<CopyEngineCall> call(new CopyEngineCall);
   call->program_ = BuildProgram(options);
   const Program& program = call->program_;
-  ASSIGN_OR_RETURN(DeviceArenas arenas,
-                   DeviceArenas::Allocate(program.persistent_arena_bytes,
-                                          program.step_arena_bytes));
+  ASSIGN_OR_RETURN(
+      DeviceArenas arenas,
+      DeviceArenas::Allocate(program.persistent_arena_bytes,
+                             program.step_arena_bytes + kCallPage));
   call->arenas_ = std::make_unique<DeviceArenas>(std::move(arenas));
   RETURN_IF_ERROR(
       CudaStatus(cudaMemset(call->arenas_->Base(Arena::kStep), 0,

@@ -18,10 +18,14 @@ namespace {
 constexpr absl::Duration kTestTimeout = absl::Seconds(90);
 
 ProfileRequest RequestOf(int32_t num_ranks) {
+  const ProfileOp large = {OpKind::kGemm,
+                           GemmAttributes{.m = 8192, .n = 28672, .k = 4096}};
+  // Without a mix there would be nothing for communication to delay.
   ProfileRequest request = {
       .ops = {{OpKind::kGemm, GemmAttributes{.m = 4096, .n = 4096, .k = 4096}},
-              {OpKind::kGemm, GemmAttributes{.m = 8192, .n = 28672, .k = 4096}},
-              {OpKind::kAdd, ElementwiseAttributes{1024, 4096}}}};
+              large,
+              {OpKind::kAdd, ElementwiseAttributes{1024, 4096}}},
+      .mixes = {{.micro_batch = 1, .ops = {large, large, large, large}}}};
   for (int32_t size = 2; size <= num_ranks; size *= 2) {
     for (const OpKind kind :
          {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce}) {
