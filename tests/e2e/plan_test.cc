@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "base/files.h"
 #include "planner/profile/profile_file.h"
 #include "tests/e2e/job_process.h"
@@ -16,6 +17,8 @@
 namespace millrace {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
@@ -290,19 +293,30 @@ TEST_F(PlanCommandTest, SaysWhichProfilesThereAre) {
   EXPECT_THAT(cpus.output, HasSubstr("--profile NAME --devices 2"));
   EXPECT_THAT(cpus.output, HasSubstr("on CPUs in fp32"));
 
-  const auto is_warned = [&](const std::string& profile,
-                             const std::string& devices) {
+  const std::string eight = "configs/llama3-8b.yaml";
+  const absl::StatusOr<std::string> text = ReadFile(eight);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const std::string sixteen = folder_.path + "/sixteen.yaml";
+  std::ofstream(sixteen) << absl::StrReplaceAll(
+      *text, {{"devices_per_agent: 8", "devices_per_agent: 16"}});
+  const auto warnings = [&](const std::string& job, const std::string& profile,
+                            const std::string& devices) {
     const Result planned =
-        run_job("configs/llama3-8b.yaml",
-                {"--profile", profile, "--devices", devices, "--json"});
+        run_job(job, {"--profile", profile, "--devices", devices, "--json"});
     EXPECT_EQ(planned.exit_code, 0) << planned.output;
-    const std::string warnings = Json::parse(planned.output)["warnings"].dump();
-    return warnings.find("the job's nodes have 8 devices") != std::string::npos;
+    return Json::parse(planned.output)["warnings"].dump();
   };
-  EXPECT_FALSE(is_warned("h200-cluster", "16"));
-  EXPECT_FALSE(is_warned("gb200-nvl72", "16"));  // Hosts of 4, domains of 72.
-  EXPECT_TRUE(is_warned("h200-sxm", "16"));
-  EXPECT_FALSE(is_warned("h200-sxm", "4"));
+  const auto smaller = HasSubstr("the job's nodes have");
+  const auto alike = HasSubstr("links to a host's other devices are taken");
+  EXPECT_THAT(warnings(eight, "h200-cluster", "16"),
+              Not(AnyOf(smaller, alike)));
+  // Hosts of 4, domains of 72.
+  EXPECT_THAT(warnings(eight, "gb200-nvl72", "16"), Not(AnyOf(smaller, alike)));
+  EXPECT_THAT(warnings(sixteen, "h200-cluster", "16"),
+              HasSubstr("the job's nodes have 16 devices"));
+  // Measured on 4 of a host.
+  EXPECT_THAT(warnings(eight, "h200-sxm", "16"), AllOf(Not(smaller), alike));
+  EXPECT_THAT(warnings(eight, "h200-sxm", "4"), Not(AnyOf(smaller, alike)));
 }
 
 // Goal: a plan counts the devices that train, and says that spare hosts come
