@@ -149,8 +149,8 @@ inline BackwardLengths LengthsOf(const AttentionBf16Shape& shape) {
   return lengths;
 }
 
-// What one query head keeps in the cache: its queries and output gradients, and
-// the fp32 sums of its query gradients.
+// Returns the bytes that one query head keeps in the cache: its queries, its
+// output gradients, and the fp32 sums of its query gradients.
 inline int64_t QueryHeadBytes(const AttentionBf16Shape& shape) {
   return shape.sequence_length * BackwardColumns(shape.head_dim) *
          int64_t{2 + 2 + 4};

@@ -1,4 +1,4 @@
-// In which order the blocks of a grid take their work.
+// The order in which the blocks of a grid take their work.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_WORK_ORDER_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_WORK_ORDER_CUH_

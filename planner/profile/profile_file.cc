@@ -437,7 +437,7 @@ std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
                      identity.machine, "; run millrace profile here"));
   }
   if (provenance.num_ranks != identity.num_ranks) {
-    // As WithHostsOf() makes one.
+    // WithHostsOf() leaves num_ranks as it was.
     const bool is_of_larger_hosts =
         provenance.num_ranks < profile.ranks_per_host &&
         provenance.num_ranks < identity.num_ranks;

@@ -16,8 +16,9 @@ namespace {
 TEST(AttentionBackwardWorkspaceBytesTest, CoversTheKernels) {
   int num_shapes = 0;
   for (const int64_t head_dim : {64, 96, 128, 256}) {
-    for (const int64_t length : {1, 63, 64, 100, 127, 128, 2048, 8191, 32768}) {
-      for (const int64_t num_sequences : {1, 2, 16}) {
+    for (const int64_t length :
+         {1, 63, 64, 100, 127, 128, 2048, 4096, 8191, 32768}) {
+      for (const int64_t num_sequences : {1, 2, 3, 16}) {
         for (const int64_t window : {0, 1000}) {
           for (const auto& [num_heads, num_kv_heads] :
                {std::pair<int64_t, int64_t>{1, 1}, {8, 1}, {32, 1}, {24, 8}}) {
@@ -53,7 +54,7 @@ TEST(AttentionBackwardWorkspaceBytesTest, CoversTheKernels) {
       }
     }
   }
-  EXPECT_EQ(num_shapes, 864);
+  EXPECT_EQ(num_shapes, 1280);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ double PredictedSeconds(const nlohmann::json& group, const std::string& layout,
   return plan.ok() ? plan->prediction.step_time_s : 0;
 }
 
-// What is left of a profile of four GPUs if two of them were measured.
+// Returns the profile as if only two of its four GPUs had been measured.
 HardwareProfile OfTwo(HardwareProfile profile) {
   const auto has_more = [](const auto& time) { return time.group_size > 2; };
   std::erase_if(profile.communication, has_more);
